@@ -8,7 +8,7 @@ use super::{Listener, check, written};
 fn plugins_of_apisix_are_written_as_expected_and_pass_check() {
     let (out, err) = check(&["import", "apisix", "apisix.yaml"], 0);
     written("apisix", &["apisix.yaml"], "apisix.expected.yaml", err.trim_end());
-    assert!(err.ends_with("52 settings about limits: 38 converted, 14 commented on\n"), "{err}");
+    assert!(err.ends_with("52 settings about limits: 40 converted, 12 commented on\n"), "{err}");
     assert!(!out.contains("untested-limit"), "{out}");
     check(&["check", "--strict", "apisix.expected.yaml"], 0);
 }

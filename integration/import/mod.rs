@@ -15,6 +15,7 @@ mod apisix;
 mod beside;
 mod corpus;
 mod kong;
+mod verdicts;
 
 /// The start of all buckets in microseconds. It is a full hour, as clock windows start with one.
 const START: u64 = 1_700_000_000_000_000 / 3_600_000_000 * 3_600_000_000;

@@ -29,6 +29,8 @@ pub(super) enum By {
     /// IPv6 addresses by their first bits.
     Address(u8),
     Header(String),
+    /// The first value of a header, and its whole text.
+    FirstHeader(String),
     Query(String),
     Cookie(String),
     /// `host`, `method`, `path`, or another word of `by`.
@@ -76,6 +78,7 @@ impl By {
             Self::Address(bits) => format!("ip/{bits}"),
             Self::Header(name) if name == "authorization" => "credentials".to_owned(),
             Self::Header(name) => map(&[("header", quoted(name))]),
+            Self::FirstHeader(name) => map(&[("header", quoted(name)), ("duplicates", "first".to_owned())]),
             Self::Query(name) => map(&[("query", quoted(name))]),
             Self::Cookie(name) => map(&[("cookie", quoted(name))]),
             Self::Word(word) => (*word).to_owned(),
@@ -97,7 +100,12 @@ impl By {
 
 impl GatewayLimit {
     /// Adds the limit and its test. Returns false if the limit is left out, with the reason.
-    pub(super) fn write(mut self, document: &mut Document) -> bool {
+    pub(super) fn write(self, document: &mut Document) -> bool {
+        self.write_with(&[], document)
+    }
+
+    /// Adds the limit with more of its keys.
+    pub(super) fn write_with(mut self, more: &[(&'static str, String)], document: &mut Document) -> bool {
         self.keep_within_bounds();
         let except: Vec<String> = self.scope.except.iter().filter_map(Scope::text).collect();
         if except.len() < self.scope.except.len() || !except.iter().all(|conditions| document.can_exempt(conditions)) {
@@ -118,6 +126,7 @@ impl GatewayLimit {
         if self.is_shadow {
             fields.push(("mode", "shadow".to_owned()));
         }
+        fields.extend(more.iter().cloned());
         fields.extend(self.status.map(|status| ("deny_with", map(&[("status", status.to_string())]))));
         let amount = match &self.rate {
             Rate::Bucket { burst, count, period, delay } => {
@@ -250,7 +259,7 @@ impl GatewayLimit {
         let mut path = sample.path;
         for by in &self.by {
             match by {
-                By::Header(name) if !headers.iter().any(|(own, _)| own == name) => {
+                By::Header(name) | By::FirstHeader(name) if !headers.iter().any(|(own, _)| own == name) => {
                     headers.push((name.clone(), "Bearer weir".to_owned()));
                 }
                 By::Cookie(name) => headers.push(("cookie".to_owned(), format!("{name}=weir"))),

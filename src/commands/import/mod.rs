@@ -16,6 +16,7 @@ mod kong;
 mod limitador;
 mod limitd;
 mod nginx;
+mod parts;
 mod scope;
 mod settings;
 #[cfg(test)]

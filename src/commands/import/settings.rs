@@ -69,7 +69,6 @@ impl<'n> Settings<'n> {
         self.text(name)?.parse().ok()
     }
 
-    #[allow(dead_code)]
     pub(super) fn truth(&self, name: &'static str) -> bool {
         self.text(name) == Some("true")
     }

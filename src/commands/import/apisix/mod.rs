@@ -7,6 +7,7 @@ use self::plugin::{KNOWN, NEAR, limits};
 use self::route::Route;
 use super::document::{Document, Origin};
 use super::files::documents;
+use super::parts::{self, Part};
 use super::scope::{Condition, Scope, Test};
 use super::settings::Settings;
 use super::text::piece;
@@ -36,10 +37,9 @@ struct Instance<'n> {
     plugin: &'n str,
     origin: Origin,
     node: &'n Node,
+    /// The group of routes that it counts with.
+    group: Option<&'n str>,
 }
-
-/// The requests of an instance: a scope, and what Weir takes more.
-type Part = (Scope, Vec<String>);
 
 /// The objects of the files.
 #[derive(Default)]
@@ -52,15 +52,19 @@ struct Gateway<'n> {
 pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
     let (roots, report) = documents(sources);
     document.head(
-        "APISIX answers denied requests with 503, unless `rejected_code` is set; Weir answers 429 with `Retry-After`. APISIX's \
-         `policy: local` counts in each node, Weir in all together if they share a Redis. Paths are equal here with and without a slash at \
-         their end.",
+        "Weir denies with `Retry-After`. APISIX's `policy: local` counts in each node, Weir in all together if they share a Redis. Paths \
+         are equal here with and without a slash at their end. Plugins of APISIX count one after the other, also what a later one denies; \
+         Weir counts a request in all of its limits or in none.",
     );
     let mut gateway = Gateway::default();
     for (file, root) in &roots {
         gateway.read(file, root, None, document);
     }
     gateway.index();
+    if gateway.instances.is_empty() {
+        document.count_settings(0, 0);
+        document.unused("These files have no plugin of APISIX that limits requests.");
+    }
     if gateway.instances.iter().any(|instance| gateway.is_of_consumer(instance)) {
         document.head(format!(
             "APISIX sends the consumer's name in the header `{CONSUMER}`. Weir counts by it, so put Weir behind APISIX, and let no client \
@@ -84,7 +88,11 @@ impl<'n> Gateway<'n> {
         }
         let key = text(node, "key").unwrap_or_default();
         let kind = KINDS.into_iter().find(|kind| key.contains(&format!("/{kind}/"))).or(kind);
-        if let Some(inner) = ["value", "node", "list"].into_iter().find_map(|name| member(node, name)) {
+        if let Some(inner) = ["value", "node", "list"]
+            .into_iter()
+            .find_map(|name| member(node, name))
+            .or_else(|| member(node, "nodes").filter(|_| text(node, "dir").is_some()))
+        {
             return self.read(file, inner, kind, document);
         }
         let lists = KINDS.into_iter().filter(|kind| !list(node, kind).is_empty());
@@ -103,9 +111,13 @@ impl<'n> Gateway<'n> {
             document.unused(Origin::of(file, node.place).note(format!("{}: {why}", piece(what))));
         }
         let is_route = member(node, "uri").or_else(|| member(node, "uris")).is_some();
+        // A global rule has none of these.
+        let of_service = ["upstream", "upstream_id", "hosts", "name", "desc"];
+        let is_service = of_service.into_iter().any(|name| member(node, name).is_some());
         let kind = kind.unwrap_or(match (is_route, text(node, "username")) {
             (true, _) => "routes",
             (false, Some(_)) => "consumers",
+            (false, None) if is_service => "services",
             (false, None) => "global_rules",
         });
         let place = self.owners.len();
@@ -128,7 +140,9 @@ impl<'n> Gateway<'n> {
             };
             for (key, node) in plugins.iter().filter(|(key, _)| plugin::is_limit(&key.text)) {
                 let origin = Origin::of(&owner.file, key.place);
-                self.instances.push(Instance { owner: place, plugin: &key.text, origin, node });
+                let is_of_routes = ["routes", "services", "plugin_configs"].contains(&owner.kind);
+                let group = text(node, "group").filter(|_| is_of_routes && !plugin::is_disabled(node));
+                self.instances.push(Instance { owner: place, plugin: &key.text, origin, node, group });
             }
         }
     }
@@ -159,12 +173,16 @@ impl<'n> Gateway<'n> {
             return;
         };
         let settings = Settings::of(&instance.origin.file, instance.node);
+        let more = plugin::more(&settings);
         let is_earlier = |other: &Instance<'_>| other.plugin == instance.plugin && instance.shares(other);
         let is_written = if self.instances.iter().take(place).any(is_earlier) {
             true
         } else {
             match limits(self, instance, owner, &settings) {
-                Ok(limits) => limits.into_iter().map(|limit| limit.write(document)).collect::<Vec<_>>().contains(&true),
+                Ok(limits) => {
+                    let written = limits.into_iter().map(|limit| limit.write_with(&more, document));
+                    written.filter(|is_written| *is_written).count() > 0
+                }
                 Err(why) => {
                     document
                         .unused(instance.origin.note(format!("{} is left out: {why}.", piece(&instance.name(owner)))));
@@ -217,15 +235,9 @@ impl<'n> Gateway<'n> {
                 let what = format!("requests of route {} count here, too: `match` cannot say which.", piece(name));
                 instance.origin.note(what)
             }));
-            match parts.iter_mut().find_map(|(known, notes)| Some((known.or(&scope)?, known, notes))) {
-                Some((both, known, known_notes)) => {
-                    *known = both;
-                    notes.retain(|note| !known_notes.contains(note));
-                    known_notes.extend(notes);
-                }
-                None => parts.push((scope, notes)),
-            }
+            parts.push((scope, notes));
         }
+        let parts = parts::joined(parts);
         let told = unknown.as_ref().map(|why| instance.origin.note(format!("one of its routes is left out: {why}.")));
         if parts.is_empty() { Err(unknown.unwrap_or("it runs for no route".to_owned())) } else { Ok((parts, told)) }
     }
@@ -253,8 +265,7 @@ impl<'n> Owner<'n> {
 impl Instance<'_> {
     /// Returns true if both count together.
     fn shares(&self, other: &Self) -> bool {
-        let group = text(self.node, "group");
-        group.is_some() && group == text(other.node, "group")
+        self.group.is_some() && self.group == other.group
     }
 
     /// The plugin and its owner.

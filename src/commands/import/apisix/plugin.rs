@@ -1,22 +1,27 @@
 //! The settings of an instance, as limits.
 
+use serde_json::json;
+
 use super::super::gateway::{By, GatewayLimit, Rate, span, whole};
 use super::super::scope::{Condition, Scope, Test};
 use super::super::settings::{Settings, scalar};
-use super::super::text::piece;
+use super::super::text::{map, piece, quoted};
 use super::super::tree::{member, text};
 use super::{CONSUMER, Gateway, Instance, Owner};
-use crate::config::foreign::Value;
+use crate::config::foreign::{Node, Value};
 
 /// The most cases of a key.
 const MOST_CASES: usize = 8;
+
+/// The statuses that a limit can deny with.
+const STATUSES: std::ops::Range<u64> = 400..600;
 
 const STORE: &str = "`--store` says where Weir counts: in memory, or in Redis for all gateways.";
 
 const LATENCY: &str = "requests in flight do not wait in Weir.";
 
 /// Settings without an equivalent, and the nearest.
-pub(super) const NEAR: [(&str, &str); 10] = [
+pub(super) const NEAR: [(&str, &str); 8] = [
     ("_meta", "a limit with `mode: off` is near."),
     ("policy", STORE),
     ("redis_host", STORE),
@@ -25,12 +30,10 @@ pub(super) const NEAR: [(&str, &str); 10] = [
     ("redis_password", STORE),
     ("default_conn_delay", LATENCY),
     ("only_use_default_delay", LATENCY),
-    ("rejected_msg", "`deny_with: { body: ... }` is near."),
-    ("allow_degradation", "`on_store_error` says what happens without the store."),
 ];
 
 /// The settings that make a limit.
-pub(super) const KNOWN: [&str; 12] = [
+pub(super) const KNOWN: [&str; 15] = [
     "count",
     "time_window",
     "window_type",
@@ -43,10 +46,41 @@ pub(super) const KNOWN: [&str; 12] = [
     "group",
     "rejected_code",
     "rules",
+    "rejected_msg",
+    "allow_degradation",
+    "show_limit_quota_header",
 ];
 
 pub(super) fn is_limit(plugin: &str) -> bool {
     plugin.contains("limit-") || ["workflow", "ai-rate-limiting"].contains(&plugin)
+}
+
+pub(super) fn is_disabled(node: &Node) -> bool {
+    let is_set = |node| text(node, "disable") == Some("true");
+    is_set(node) || member(node, "_meta").is_some_and(is_set)
+}
+
+/// The keys of its limits that say how they answer, and what they do without a store.
+pub(super) fn more(settings: &Settings<'_>) -> Vec<(&'static str, String)> {
+    let mut denial = Vec::new();
+    let status = settings.number("rejected_code").unwrap_or(503);
+    denial.extend((status != 429 && STATUSES.contains(&status)).then(|| ("status", status.to_string())));
+    if let Some(message) = settings.text("rejected_msg") {
+        denial.push(("content_type", quoted("application/json")));
+        denial.push(("body", quoted(&json!({ "error_msg": message }).to_string().replace('{', "{{"))));
+    }
+    let mut more = Vec::new();
+    more.extend((!denial.is_empty()).then(|| ("deny_with", map(&denial))));
+    more.extend((settings.text("show_limit_quota_header") == Some("false")).then(|| ("headers", "none".to_owned())));
+    // Without its store, APISIX answers 500.
+    let allows = settings.truth("allow_degradation");
+    let policy = settings.text("policy").unwrap_or("local");
+    if policy == "local" {
+        return more;
+    }
+    settings.forget("policy");
+    more.extend((!allows).then(|| ("on_store_error", "deny".to_owned())));
+    more
 }
 
 /// The limits of an instance, or why it is left out.
@@ -57,32 +91,20 @@ pub(super) fn limits(
     settings: &Settings<'_>,
 ) -> Result<Vec<GatewayLimit>, String> {
     let meta = member(instance.node, "_meta");
-    if text(instance.node, "disable") == Some("true") || meta.is_some_and(|meta| text(meta, "disable") == Some("true"))
-    {
+    if is_disabled(instance.node) {
         return Err("it is disabled in APISIX".to_owned());
     } else if meta.is_some_and(|meta| member(meta, "filter").is_some()) {
         return Err("`match` cannot say its `_meta.filter`".to_owned());
     }
     let rate = rate(instance.plugin, settings)?;
     let (parts, left_out) = gateway.parts(instance, owner)?;
-    // Instances of a group are joined before.
-    settings.get("group");
     let people = gateway.people(instance, owner);
     let cases = cases(settings)?;
     let name = instance.name(owner);
     let mut told: Vec<String> = left_out.into_iter().collect();
-    if let Rate::InFlight(_) = rate
-        && settings.number("burst") > Some(0)
-    {
-        told.push(instance.origin.note("APISIX delays those beyond `conn`; here all that it lets in are in flight."));
-    }
+    told.extend(differences(instance, settings, &rate, &cases));
     if parts.len() > 1 {
         told.push(instance.origin.note("APISIX counts its routes together; here each part has buckets of its own."));
-    }
-    if cases.iter().flat_map(|(_, by)| by).any(|by| matches!(by, By::Query(_) | By::Cookie(_))) {
-        told.push(
-            instance.origin.note("APISIX counts a request without the key by its address; here it is not counted."),
-        );
     }
     let mut limits = Vec::new();
     for (scope, wider) in parts {
@@ -100,9 +122,9 @@ pub(super) fn limits(
                 wider: wider.clone(),
                 scope,
                 by: by.clone(),
-                missing: None,
+                missing: by.iter().any(|by| matches!(by, By::FirstHeader(_))).then_some("shared"),
                 rate: rate.clone(),
-                status: settings.number("rejected_code").filter(|status| *status != 429),
+                status: None,
                 is_shadow: false,
             });
         }
@@ -112,6 +134,38 @@ pub(super) fn limits(
     } else {
         Ok(limits)
     }
+}
+
+/// The differences of the limits of an instance from APISIX.
+fn differences(
+    instance: &Instance<'_>,
+    settings: &Settings<'_>,
+    rate: &Rate,
+    cases: &[(Scope, Vec<By>)],
+) -> Vec<String> {
+    let mut told = Vec::new();
+    // Instances of a group are joined before, unless they are of a consumer or a global rule.
+    if settings.get("group").is_some() && instance.group.is_none() {
+        told.push(instance.origin.note("APISIX counts its `group` together; here it has buckets of its own."));
+    }
+    if let Some(status) = settings.number("rejected_code").filter(|status| !STATUSES.contains(status)) {
+        let what = format!("`rejected_code: {status}` is left out: a denial has a status of 400 to 599.");
+        told.push(instance.origin.note(what));
+    }
+    if cases.iter().any(|(_, by)| by.len() > 1 && by.iter().any(|by| matches!(by, By::FirstHeader(_)))) {
+        told.push(instance.origin.note("requests with an empty header of its key count together here."));
+    }
+    if let Rate::InFlight(_) = rate
+        && settings.number("burst") > Some(0)
+    {
+        told.push(instance.origin.note("APISIX delays those beyond `conn`; here all that it lets in are in flight."));
+    }
+    if cases.iter().flat_map(|(_, by)| by).any(|by| matches!(by, By::Query(_) | By::Cookie(_))) {
+        told.push(
+            instance.origin.note("APISIX counts a request without the key by its address; here it is not counted."),
+        );
+    }
+    told
 }
 
 /// The settings of the limit itself, for readers.
@@ -171,7 +225,7 @@ fn cases(settings: &Settings<'_>) -> Result<Vec<(Scope, Vec<By>)>, String> {
         let by = part(variable).ok_or_else(|| format!("{} has no equivalent in a rules file", piece(variable)))?;
         let with = |(scope, known): &(Scope, Vec<By>), test| {
             let own = match (&by, test) {
-                (By::Header(name), Some(test)) => vec![(name.clone(), Condition::of([test]))],
+                (By::Header(name) | By::FirstHeader(name), Some(test)) => vec![(name.clone(), Condition::of([test]))],
                 _ => Vec::new(),
             };
             let own = Scope { headers: own, ..Scope::default() };
@@ -182,7 +236,7 @@ fn cases(settings: &Settings<'_>) -> Result<Vec<(Scope, Vec<By>)>, String> {
             let present =
                 with(case, Some(Test::Present)).map(|(scope, known)| (scope, [known, vec![by.clone()]].concat()));
             next.extend(present);
-            next.extend(with(case, Some(Test::Absent)).filter(|_| matches!(by, By::Header(_))));
+            next.extend(with(case, Some(Test::Absent)).filter(|_| matches!(by, By::Header(_) | By::FirstHeader(_))));
         }
         cases = next;
     }
@@ -203,7 +257,7 @@ fn part(variable: &str) -> Option<By> {
         // No variable has such a name, so APISIX counts by address.
         _ if variable.starts_with('$') => By::Address(128),
         _ => match variable.split_once('_')? {
-            ("http", name) => By::Header(name.replace('_', "-").to_lowercase()),
+            ("http", name) => By::FirstHeader(name.replace('_', "-").to_lowercase()),
             ("arg", name) => By::Query(name.to_owned()),
             ("cookie", name) => By::Cookie(name.to_owned()),
             _ => return None,

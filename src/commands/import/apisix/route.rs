@@ -1,19 +1,22 @@
 //! APISIX' routes: which requests each takes, and which of them has precedence.
 
+use std::cmp::Reverse;
+
 use super::super::scope::{Condition, Scope, Test};
 use super::super::settings::scalar;
 use super::super::text::piece;
 use super::super::tree::{list, member, text};
 use crate::config::foreign::{Node, Value};
 
-/// A path of a route.
+/// A path of a route on one of its hosts: APISIX asks the routes of each host by themselves.
 pub(super) struct Route {
     pub(super) owner: usize,
     pub(super) scope: Scope,
     /// Why `match` cannot say which requests it takes.
     pub(super) unknown: Option<String>,
-    /// The length of its host, whether its path is exact, the length of the path, the priority: the greater one is asked first.
-    pub(super) rank: (usize, bool, usize, i64),
+    /// The greater one is asked first: by a host without a star, the host's length, an exact path, the path's length, the priority, and
+    /// the place from the end.
+    pub(super) rank: (bool, usize, bool, usize, i64, Reverse<usize>),
 }
 
 impl Route {
@@ -21,7 +24,6 @@ impl Route {
         let hosts = Some(texts(node, "host", "hosts")).filter(|hosts| !hosts.is_empty());
         let hosts = hosts.or_else(|| service.map(|service| texts(service, "host", "hosts"))).unwrap_or_default();
         let mut outer = Scope {
-            hosts: Condition::of(hosts.iter().map(|host| Test::is(*host))),
             networks: Condition::of(texts(node, "remote_addr", "remote_addrs").into_iter().map(Test::is)),
             methods: texts(node, "method", "methods").into_iter().map(str::to_owned).collect(),
             ..Scope::default()
@@ -33,9 +35,10 @@ impl Route {
                 None => unknown = Some("`match` cannot say its `vars`".to_owned()),
             }
         }
-        let longest = hosts.iter().map(|host| host.len()).max().unwrap_or_default();
         let priority = text(node, "priority").and_then(|priority| priority.parse().ok()).unwrap_or_default();
-        let of_path = |path: &str| {
+        let hosts: Vec<Option<&str>> =
+            if hosts.is_empty() { vec![None] } else { hosts.into_iter().map(Some).collect() };
+        let of_path = |host: Option<&str>, path: &str| {
             let start = path.strip_suffix('*');
             let is_pattern = start.unwrap_or(path).contains('*') || path.contains("/:");
             let odd = is_pattern.then(|| format!("{} depends on the router of APISIX", piece(path)));
@@ -46,12 +49,20 @@ impl Route {
             };
             Self {
                 owner,
-                scope: Scope { paths: Condition::of(test), ..outer.clone() },
+                scope: Scope { hosts: Condition::of(host.map(Test::is)), paths: Condition::of(test), ..outer.clone() },
                 unknown: unknown.clone().or(odd),
-                rank: (longest, start.is_none(), path.len(), priority),
+                rank: (
+                    host.is_some_and(|host| !host.starts_with('*')),
+                    host.map_or(0, str::len),
+                    start.is_none(),
+                    path.len(),
+                    priority,
+                    Reverse(owner),
+                ),
             }
         };
-        texts(node, "uri", "uris").into_iter().map(of_path).collect()
+        let of_paths = |host| texts(node, "uri", "uris").into_iter().map(move |path| (host, path));
+        hosts.into_iter().flat_map(of_paths).map(|(host, path)| of_path(host, path)).collect()
     }
 }
 

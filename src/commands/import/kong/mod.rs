@@ -3,55 +3,107 @@
 //! Kong runs one instance of a plugin for a request: the most specific one. A limit covers the requests of the routes where that is
 //! its instance.
 
-use self::plugin::limits;
+use std::collections::{BTreeSet, HashMap};
+
+use self::nodes::{complete, objects};
+use self::plugin::{RoutesOf, limits};
 use self::route::Route;
 use super::document::{Document, Origin};
 use super::files::documents;
+use super::parts::{self, Part};
 use super::scope::{Condition, Scope, Test};
 use super::settings::{Settings, scalar};
 use super::text::piece;
-use super::tree::{list, member, text};
-use crate::config::foreign::Node;
+use super::tree::{items, list, member, text};
+use crate::config::foreign::{Node, Value};
 use crate::config::{Report, Source};
 
+mod nodes;
 mod plugin;
 mod route;
 
-/// The header in which Kong sends the consumer's name.
+/// The headers in which Kong sends the consumer's name, or its `custom_id`.
 const CONSUMER: &str = "x-consumer-username";
+const CUSTOM_ID: &str = "x-consumer-custom-id";
+
+/// Kong's order of instances, by what each names: a consumer, a group, a route, a service.
+const ORDER: [[bool; 4]; 12] = [
+    [true, false, true, true],
+    [false, true, true, true],
+    [true, false, true, false],
+    [true, false, false, true],
+    [false, true, true, false],
+    [false, true, false, true],
+    [false, false, true, true],
+    [true, false, false, false],
+    [false, true, false, false],
+    [false, false, true, false],
+    [false, false, false, true],
+    [false; 4],
+];
+
+/// A service, a route, a consumer or a group. Others refer to it by its place.
+struct Entity {
+    name: String,
+    /// True for a consumer without a name.
+    has_custom_id: bool,
+    is_enabled: bool,
+}
+
+/// The consumer, the group, the route and the service that an instance names.
+type Owners = [Option<usize>; 4];
 
 /// An instance of a plugin.
 struct Instance<'n> {
     plugin: &'n str,
     origin: Origin,
     node: &'n Node,
-    route: Option<&'n str>,
-    service: Option<&'n str>,
-    consumer: Option<&'n str>,
-    group: Option<&'n str>,
+    owners: Owners,
 }
 
 /// The routes and limits of all files.
 #[derive(Default)]
 struct Gateway<'n> {
-    routes: Vec<Route<'n>>,
+    entities: Vec<Entity>,
+    /// The entities by their kinds, names and ids.
+    named: HashMap<(&'static str, &'n str), usize>,
+    routes: Vec<Route>,
     instances: Vec<Instance<'n>>,
+    /// The instances that are enabled.
+    enabled: HashMap<(&'n str, Owners), usize>,
+    /// The groups of consumers.
+    groups: HashMap<usize, Vec<usize>>,
     /// True if a plugin identifies consumers.
     has_consumers: bool,
 }
 
-/// The requests of an instance: a scope, and what Weir takes more or less.
-type Part = (Scope, Vec<String>);
-
 pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
-    let (roots, report) = documents(sources);
+    let (mut roots, report) = documents(sources);
     document.head(
         "Kong counts a request after it has passed, so concurrent ones overshoot; Weir counts exactly. Weir denies with `Retry-After`. \
-         Kong's `policy: local` counts in each node, Weir in all together if they share a Redis.",
+         Kong's `policy: local` counts in each node, Weir in all together if they share a Redis. Paths are equal here with and without a \
+         slash at their end.",
     );
+    for (_, root) in &mut roots {
+        if let Some(Value::Map(configs)) = member(root, "_plugin_configs").map(|configs| configs.value.clone()) {
+            complete(root, &configs);
+        }
+    }
     let mut gateway = Gateway::default();
-    for (file, root) in &roots {
-        gateway.read(file, root, document);
+    let mut owners = Vec::new();
+    for (file, root) in roots.iter().flat_map(|(file, root)| items(root).into_iter().map(move |item| (file, item))) {
+        gateway.read(file, root, document, &mut owners);
+    }
+    for (file, owner, of) in owners {
+        gateway.read_plugins(file, owner, of, document);
+    }
+    gateway.routes.retain(|route| {
+        let service = route.service.and_then(|service| gateway.entities.get(service));
+        service.is_none_or(|service| service.is_enabled)
+    });
+    if gateway.instances.is_empty() {
+        document.count_settings(0, 0);
+        document.unused("These files have no plugin of Kong that limits requests.");
     }
     if gateway.has_consumers {
         document.head(format!(
@@ -66,48 +118,94 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
 }
 
 impl<'n> Gateway<'n> {
-    fn read(&mut self, file: &str, root: &'n Node, document: &mut Document) {
+    /// The entity of a node, or the one that it refers to.
+    fn entity(&mut self, kind: &'static str, node: &'n Node) -> usize {
+        let named = ["name", "username", "custom_id", "id"].into_iter().filter_map(|key| text(node, key));
+        let names: Vec<&str> = scalar(node).into_iter().chain(named).collect();
+        let known = names.iter().find_map(|name| self.named.get(&(kind, *name))).copied();
+        let entity = known.unwrap_or(self.entities.len());
+        if known.is_none() {
+            let name =
+                names.first().map_or_else(|| format!("{kind}-of-line-{}", node.place.line), |name| (*name).to_owned());
+            let has_custom_id = text(node, "username").is_none() && text(node, "custom_id").is_some();
+            self.entities.push(Entity { name, has_custom_id, is_enabled: text(node, "enabled") != Some("false") });
+        }
+        for name in names {
+            self.named.entry((kind, name)).or_insert(entity);
+        }
+        entity
+    }
+
+    fn name(&self, entity: usize) -> &str {
+        self.entities.get(entity).map_or("", |entity| &entity.name)
+    }
+
+    /// Reads the entities of a document, and says which may have plugins.
+    fn read<'f>(
+        &mut self,
+        file: &'f str,
+        root: &'n Node,
+        document: &mut Document,
+        owners: &mut Vec<(&'f str, &'n Node, Owners)>,
+    ) {
         if let Some(kind) = text(root, "kind").filter(|kind| kind.starts_with("Kong")) {
-            let name = member(root, "metadata").and_then(reference).unwrap_or_default();
+            let name = member(root, "metadata").and_then(|metadata| text(metadata, "name")).unwrap_or_default();
             document.unused(Origin::of(file, root.place).note(format!(
                 "{}: objects of Kubernetes are not read; import what `deck gateway dump` writes of the Kong behind them.",
                 piece(&format!("{kind} {name}"))
             )));
         }
         let are_regexes_marked = text(root, "_format_version").is_none_or(|version| version.starts_with('3'));
-        let mut owners = vec![(root, [None; 4])];
-        for service in list(root, "services") {
-            let name = reference(service);
-            owners.push((service, [None, name, None, None]));
-            for route in list(service, "routes") {
-                owners.push((route, [reference(route), None, None, None]));
-                self.routes.push(Route::read(route, name, are_regexes_marked));
+        owners.push((file, root, [None; 4]));
+        for node in objects(file, root, "services", document) {
+            let service = self.entity("service", node);
+            owners.push((file, node, [None, None, None, Some(service)]));
+            for node in objects(file, node, "routes", document) {
+                let route = self.entity("route", node);
+                owners.push((file, node, [None, None, Some(route), None]));
+                self.routes.extend(Route::read(node, route, Some(service), are_regexes_marked));
             }
         }
-        for route in list(root, "routes") {
-            owners.push((route, [reference(route), None, None, None]));
-            self.routes.push(Route::read(route, None, are_regexes_marked));
+        for node in objects(file, root, "routes", document) {
+            let route = self.entity("route", node);
+            let service = member(node, "service").map(|service| self.entity("service", service));
+            owners.push((file, node, [None, None, Some(route), None]));
+            self.routes.extend(Route::read(node, route, service, are_regexes_marked));
         }
-        owners.extend(list(root, "consumers").iter().map(|node| (node, [None, None, reference(node), None])));
-        owners.extend(list(root, "consumer_groups").iter().map(|node| (node, [None, None, None, reference(node)])));
-        for (owner, [route, service, consumer, group]) in owners {
-            for node in list(owner, "plugins") {
-                let plugin = text(node, "name").unwrap_or_default();
-                let of = |name| member(node, name).and_then(reference);
-                self.has_consumers |= plugin.ends_with("-auth")
-                    || ["jwt", "oauth2", "openid-connect", "session"].contains(&plugin)
-                    || consumer.is_some();
-                if plugin::is_limit(plugin) {
-                    self.instances.push(Instance {
-                        plugin,
-                        origin: Origin::of(file, node.place),
-                        node,
-                        route: route.or_else(|| of("route")),
-                        service: service.or_else(|| of("service")),
-                        consumer: consumer.or_else(|| of("consumer")),
-                        group: group.or_else(|| of("consumer_group")),
-                    });
+        for node in objects(file, root, "consumers", document) {
+            let consumer = self.entity("consumer", node);
+            owners.push((file, node, [Some(consumer), None, None, None]));
+            for group in list(node, "groups") {
+                let group = self.entity("consumer_group", group);
+                self.groups.entry(consumer).or_default().push(group);
+            }
+        }
+        for node in objects(file, root, "consumer_groups", document) {
+            let group = self.entity("consumer_group", node);
+            owners.push((file, node, [None, Some(group), None, None]));
+            for consumer in list(node, "consumers") {
+                let consumer = self.entity("consumer", consumer);
+                self.groups.entry(consumer).or_default().push(group);
+            }
+        }
+    }
+
+    fn read_plugins(&mut self, file: &str, owner: &'n Node, of: Owners, document: &mut Document) {
+        for node in objects(file, owner, "plugins", document) {
+            let plugin = text(node, "name").unwrap_or_default();
+            let kinds = ["consumer", "consumer_group", "route", "service"];
+            let mut owners = of;
+            for (kind, owner) in kinds.into_iter().zip(&mut owners) {
+                *owner = owner.or_else(|| member(node, kind).map(|named| self.entity(kind, named)));
+            }
+            self.has_consumers |= plugin.contains("auth")
+                || ["jwt", "jwt-signer", "openid-connect", "saml", "session"].contains(&plugin)
+                || of[0].is_some();
+            if plugin::is_limit(plugin) {
+                if text(node, "enabled") != Some("false") {
+                    self.enabled.insert((plugin, owners), self.instances.len());
                 }
+                self.instances.push(Instance { plugin, origin: Origin::of(file, node.place), node, owners });
             }
         }
     }
@@ -115,13 +213,15 @@ impl<'n> Gateway<'n> {
     fn write(&self, place: usize, document: &mut Document) {
         let Some(instance) = self.instances.get(place) else { return };
         let settings = Settings::of(&instance.origin.file, member(instance.node, "config").unwrap_or(instance.node));
+        let more = plugin::more(instance, &settings);
         let written = self.why_not(instance).map_or_else(|| limits(self, place, instance, &settings), Err);
         let is_written = match written {
             Ok(limits) => {
-                limits.into_iter().map(|limit| limit.write(document)).filter(|is_written| *is_written).count() > 0
+                let written = limits.into_iter().map(|limit| limit.write_with(&more, document));
+                written.filter(|is_written| *is_written).count() > 0
             }
             Err(why) => {
-                document.unused(instance.origin.note(format!("{} is left out: {why}.", piece(&instance.name()))));
+                document.unused(instance.origin.note(format!("{} is left out: {why}.", piece(&instance.name(self)))));
                 false
             }
         };
@@ -134,50 +234,86 @@ impl<'n> Gateway<'n> {
 
     /// Why an instance does not limit.
     fn why_not(&self, instance: &Instance<'_>) -> Option<String> {
-        if !instance.is_enabled() {
+        let [_, group, route, _] = instance.owners;
+        if text(instance.node, "enabled") == Some("false") {
             Some("it is disabled in Kong".to_owned())
-        } else if let Some(group) = instance.group {
-            Some(format!(
-                "the consumers of group {} are known to Kong only; overrides by `{CONSUMER}` are near",
-                piece(group)
-            ))
+        } else if let Some(group) = group.filter(|group| self.members(*group).is_empty()) {
+            let group = piece(self.name(group));
+            Some(format!("the consumers of group {group} are known to Kong only; overrides by `{CONSUMER}` are near"))
         } else {
-            let route = self.routes.iter().find(|route| Some(route.name) == instance.route);
+            let route = self.routes.iter().find(|own| Some(own.entity) == route);
             route.and_then(|route| route.unknown.clone())
         }
     }
 
+    /// The consumers of a group that the files name.
+    fn members(&self, group: usize) -> BTreeSet<usize> {
+        let has = |groups: &[usize]| groups.contains(&group);
+        self.groups.iter().filter(|(_, groups)| has(groups)).map(|(consumer, _)| *consumer).collect()
+    }
+
     /// The instance that runs for a consumer's requests on a route.
-    fn winner(&self, plugin: &str, route: Option<&Route<'_>>, consumer: Option<&str>) -> Option<usize> {
-        let is_on = |instance: &Instance<'_>| {
-            instance.plugin == plugin
-                && instance.is_enabled()
-                && instance.group.is_none()
-                && instance.route.is_none_or(|name| route.is_some_and(|route| route.name == name))
-                && instance.service.is_none_or(|name| route.is_some_and(|route| route.service == Some(name)))
-                && instance.consumer.is_none_or(|name| consumer == Some(name))
-        };
-        let instances = self.instances.iter().enumerate().filter(|(_, instance)| is_on(instance));
-        instances.max_by_key(|(_, instance)| instance.weight()).map(|(place, _)| place)
+    fn winner(&self, plugin: &str, route: Option<&Route>, consumer: Option<usize>) -> Option<usize> {
+        let groups = consumer.and_then(|consumer| self.groups.get(&consumer)).map_or(&[][..], Vec::as_slice);
+        let (service, route) = (route.and_then(|route| route.service), route.map(|route| route.entity));
+        ORDER.iter().find_map(|named| {
+            let wanted = |place: usize, entity: Option<usize>| {
+                if named.get(place) == Some(&true) { entity.map(Some) } else { Some(None) }
+            };
+            let (consumer, route, service) = (wanted(0, consumer)?, wanted(2, route)?, wanted(3, service)?);
+            let groups: Vec<_> = if named[1] { groups.iter().copied().map(Some).collect() } else { vec![None] };
+            groups.into_iter().find_map(|group| self.enabled.get(&(plugin, [consumer, group, route, service])).copied())
+        })
+    }
+
+    /// The consumers that an instance names; `None` for all.
+    fn consumers(&self, instance: &Instance<'_>) -> Option<BTreeSet<usize>> {
+        match instance.owners {
+            [Some(consumer), ..] => Some(BTreeSet::from([consumer])),
+            [_, Some(group), ..] => Some(self.members(group)),
+            _ => None,
+        }
+    }
+
+    /// The consumers among them that it counts on a route.
+    fn named_consumers(&self, place: usize, route: Option<&Route>) -> Option<BTreeSet<usize>> {
+        let instance = self.instances.get(place)?;
+        let mut named = self.consumers(instance)?;
+        named.retain(|consumer| self.winner(instance.plugin, route, Some(*consumer)) == Some(place));
+        Some(named)
+    }
+
+    /// Returns true if the instance runs for somebody on a route.
+    fn runs(&self, place: usize, route: &Route) -> bool {
+        self.instances.get(place).is_some_and(|instance| {
+            let [_, _, own, service] = instance.owners;
+            own.is_none_or(|own| own == route.entity)
+                && (service.is_none() || service == route.service)
+                && self.named_consumers(place, Some(route)).map_or_else(
+                    || self.winner(instance.plugin, Some(route), None) == Some(place),
+                    |consumers| !consumers.is_empty(),
+                )
+        })
     }
 
     /// The requests for which an instance runs, where possible as one part.
-    fn parts(&self, place: usize, service: Option<&str>) -> Vec<Part> {
+    fn parts(&self, place: usize, service: RoutesOf) -> Vec<Part> {
         let Some(instance) = self.instances.get(place) else { return Vec::new() };
-        let won = |route: Option<&Route<'_>>| self.winner(instance.plugin, route, instance.consumer) == Some(place);
-        let is_mine = |route: &&Route<'_>| won(Some(route)) && service.is_none_or(|name| route.service == Some(name));
+        let is_mine = |route: &&Route| {
+            [RoutesOf::All, RoutesOf::Service(route.service)].contains(&service) && self.runs(place, route)
+        };
         let (mine, others): (Vec<_>, Vec<_>) = self.routes.iter().partition(is_mine);
         // Requests without a route get 404 from Kong, so they may belong to any limit.
-        let is_global = instance.route.is_none() && instance.service.is_none() && service.is_none();
+        let is_global = matches!(instance.owners, [_, _, None, None]) && service == RoutesOf::All;
         let joined = || {
             let mut scope = self.people(place, mine.first().copied());
             let is_same = mine.iter().all(|route| self.people(place, Some(route)) == scope);
-            let (known, unknown): (Vec<&Route<'_>>, Vec<&Route<'_>>) =
-                others.iter().copied().partition(|route: &&Route<'_>| route.unknown.is_none());
+            let (known, unknown): (Vec<&Route>, Vec<&Route>) =
+                others.iter().copied().partition(|route: &&Route| route.unknown.is_none());
             let is_apart = known.iter().all(|other| {
-                scope.subtract(&other.scope) && !mine.iter().any(|route| route.beats(other) && meets(route, other))
+                scope.subtract(&other.scope) && !mine.iter().any(|route| route.beats(other) && route.meets(other))
             });
-            let notes = unknown.iter().map(|route| instance.also_counts(route)).collect();
+            let notes = unknown.iter().map(|route| self.also_counts(instance, route)).collect();
             (is_same && is_apart && (!mine.is_empty() || self.routes.is_empty())).then(|| vec![(scope, notes)])
         };
         if let Some(parts) = is_global.then(joined).flatten() {
@@ -187,83 +323,78 @@ impl<'n> Gateway<'n> {
         if parts.len() < 2 { parts } else { joined().unwrap_or(parts) }
     }
 
-    fn parts_by_route(&self, place: usize, mine: &[&Route<'_>], others: &[&Route<'_>]) -> Vec<Part> {
+    fn parts_by_route(&self, place: usize, mine: &[&Route], others: &[&Route]) -> Vec<Part> {
         let Some(instance) = self.instances.get(place) else { return Vec::new() };
         let mut parts: Vec<Part> = Vec::new();
         for route in mine.iter().filter(|route| route.unknown.is_none()) {
             let (mut scope, mut notes) = (route.scope.clone(), Vec::new());
-            for other in others.iter().filter(|other| other.beats(route)) {
-                if !scope.subtract(&other.scope) {
-                    notes.push(instance.also_counts(other));
+            let people = self.people(place, Some(route));
+            // Its own routes count together, unless for others there.
+            let own = mine.iter().filter(|other| other.beats(route) && self.people(place, Some(other)) != people);
+            for other in others.iter().filter(|other| other.beats(route)).chain(own) {
+                let is_taken = if other.unknown.is_some() { !route.meets(other) } else { scope.subtract(&other.scope) };
+                if !is_taken {
+                    notes.push(self.also_counts(instance, other));
                 }
             }
-            let Some(scope) = scope.and(&self.people(place, Some(route))) else { continue };
-            match parts.iter_mut().find_map(|(known, notes)| Some((known.or(&scope)?, known, notes))) {
-                Some((both, known, known_notes)) => {
-                    *known = both;
-                    notes.retain(|note| !known_notes.contains(note));
-                    known_notes.extend(notes);
-                }
-                None => parts.push((scope, notes)),
+            parts.extend(scope.and(&people).map(|scope| (scope, notes)));
+        }
+        parts::joined(parts)
+    }
+
+    /// The routes that Kong may ask before or after those of an instance.
+    fn ties(&self, place: usize) -> BTreeSet<&str> {
+        let (mine, others): (Vec<_>, Vec<_>) = self.routes.iter().partition(|route| self.runs(place, route));
+        let tied = others.into_iter().filter(|other| mine.iter().any(|route| route.ties(other)));
+        tied.map(|route| self.name(route.entity)).collect()
+    }
+
+    /// The consumers of an instance, as conditions on headers.
+    fn people(&self, place: usize, route: Option<&Route>) -> Scope {
+        let Some(instance) = self.instances.get(place) else { return Scope::default() };
+        let own = self.named_consumers(place, route);
+        let others = || -> BTreeSet<usize> {
+            let of_plugin = self.instances.iter().filter(|other| other.plugin == instance.plugin);
+            let named = of_plugin.flat_map(|other| self.consumers(other).unwrap_or_default());
+            let is_other = |consumer: &usize| self.winner(instance.plugin, route, Some(*consumer)) != Some(place);
+            named.filter(is_other).collect()
+        };
+        let consumers = own.clone().unwrap_or_else(others);
+        let mut headers = Vec::new();
+        for (header, has_custom_id) in [(CONSUMER, false), (CUSTOM_ID, true)] {
+            let known = consumers.iter().filter_map(|consumer| self.entities.get(*consumer));
+            let known = known.filter(|known| known.has_custom_id == has_custom_id);
+            let tests: Vec<Test> = known.map(|known| Test::is(&*known.name)).collect();
+            // All conditions must hold, and a consumer has one of the headers.
+            if !tests.is_empty() && (own.is_none() || headers.is_empty()) {
+                let condition = if own.is_some() { Condition::of(tests) } else { Condition::except(tests) };
+                headers.push((header.to_owned(), condition));
             }
         }
-        parts
+        Scope { headers, ..Scope::default() }
     }
 
-    /// The consumers of an instance, as a condition on a header.
-    fn people(&self, place: usize, route: Option<&Route<'_>>) -> Scope {
-        let Some(instance) = self.instances.get(place) else { return Scope::default() };
-        let condition = if let Some(name) = instance.consumer {
-            Condition::of([Test::is(name)])
-        } else {
-            let names = self.instances.iter().filter_map(|other| other.consumer);
-            let others = names
-                .filter(|name| self.winner(instance.plugin, route, Some(name)).is_some_and(|winner| winner != place));
-            let mut none = Condition::default();
-            none.exclude(&others.map(Test::is).collect::<Vec<_>>());
-            none
-        };
-        let headers = (!condition.is_open()).then(|| (CONSUMER.to_owned(), condition));
-        Scope { headers: headers.into_iter().collect(), ..Scope::default() }
+    /// The consumers of groups that have a limit of their own in Kong, if no file says who they are.
+    fn unknown_people(&self, instance: &Instance<'_>) -> Vec<String> {
+        let of_plugin = self.enabled.keys().filter(|(plugin, _)| *plugin == instance.plugin);
+        let groups: BTreeSet<usize> = of_plugin.filter_map(|(_, owners)| owners[1]).collect();
+        let unknown =
+            groups.into_iter().filter(|group| instance.owners[0].is_none() && self.members(*group).is_empty());
+        let names = unknown.map(|group| piece(self.name(group)));
+        names.map(|name| instance.origin.note(format!("consumers of group {name} count here, too."))).collect()
     }
-}
 
-/// Returns false if it is known that no request fits both routes.
-fn meets(route: &Route<'_>, other: &Route<'_>) -> bool {
-    let mut left = other.scope.clone();
-    !left.subtract(&route.scope) || left != other.scope
+    fn also_counts(&self, instance: &Instance<'_>, route: &Route) -> String {
+        let name = piece(self.name(route.entity));
+        instance.origin.note(format!("requests of route {name} count here, too: `match` cannot say which."))
+    }
 }
 
 impl Instance<'_> {
-    fn is_enabled(&self) -> bool {
-        text(self.node, "enabled") != Some("false")
-    }
-
-    /// The greatest runs.
-    fn weight(&self) -> usize {
-        match (self.consumer.is_some(), self.route.is_some(), self.service.is_some()) {
-            (true, true, is_of_service) => 6 + usize::from(is_of_service),
-            (true, false, true) => 5,
-            (false, true, true) => 4,
-            (true, false, false) => 3,
-            (false, true, false) => 2,
-            (false, false, is_of_service) => usize::from(is_of_service),
-        }
-    }
-
-    fn also_counts(&self, route: &Route<'_>) -> String {
-        let what = format!("requests of route {} count here, too: `match` cannot say which.", piece(route.name));
-        self.origin.note(what)
-    }
-
     /// The name of the limit.
-    fn name(&self) -> String {
-        let owners = [self.route, self.service, self.consumer, self.group];
-        owners.into_iter().flatten().chain([self.plugin]).collect::<Vec<_>>().join(".")
+    fn name(&self, gateway: &Gateway<'_>) -> String {
+        let [consumer, group, route, service] = self.owners;
+        let owners = [route, service, consumer, group].into_iter().flatten().map(|owner| gateway.name(owner));
+        owners.chain([self.plugin]).collect::<Vec<_>>().join(".")
     }
-}
-
-/// The name of an entity, or of the one that this refers to.
-fn reference(node: &Node) -> Option<&str> {
-    scalar(node).or_else(|| ["name", "username", "custom_id", "id"].into_iter().find_map(|key| text(node, key)))
 }

@@ -2,22 +2,27 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::json;
+
 use super::super::gateway::{By, GatewayLimit, Rate, span};
 use super::super::scope::{Condition, Scope, Test};
 use super::super::settings::{Settings, scalar};
-use super::super::text::piece;
-use super::super::tree::member;
-use super::{CONSUMER, Gateway, Instance};
+use super::super::text::{map, piece, quoted};
+use super::super::tree::{member, text};
+use super::{CONSUMER, CUSTOM_ID, Gateway, Instance};
 use crate::config::foreign::{Node, Value};
 
 /// Periods of `rate-limiting`, by the calendar in UTC.
 const PERIODS: [(&str, &str); 6] =
     [("second", "1s"), ("minute", "1m"), ("hour", "1h"), ("day", "1d"), ("month", "month"), ("year", "year")];
 
+/// The header in which Kong sends the id of the consumer's credential.
+const CREDENTIAL: &str = "x-credential-identifier";
+
 const STORE: &str = "`--store` says where Weir counts: in memory, or in Redis for all gateways.";
 
 /// Settings without an equivalent, and the nearest.
-pub(super) const NEAR: [(&str, &str); 13] = [
+pub(super) const NEAR: [(&str, &str); 10] = [
     ("policy", STORE),
     ("strategy", STORE),
     ("redis", STORE),
@@ -27,14 +32,31 @@ pub(super) const NEAR: [(&str, &str); 13] = [
     ("redis_timeout", STORE),
     ("redis_database", STORE),
     ("sync_rate", "Weir asks its store for each decision."),
-    ("fault_tolerant", "Weir allows what the store does not answer for; `on_store_error: deny` denies it."),
-    ("hide_client_headers", "`--headers` says which headers clients see."),
-    ("error_message", "`deny_with: { body: ... }` is near."),
     ("namespace", "instances with the same one share counters in Kong; here each has its own."),
 ];
 
+/// Settings of a store that `policy: local` does not use.
+const OF_REDIS: [&str; 13] = [
+    "policy",
+    "strategy",
+    "dictionary_name",
+    "redis",
+    "redis_host",
+    "redis_port",
+    "redis_password",
+    "redis_username",
+    "redis_timeout",
+    "redis_database",
+    "redis_server_name",
+    "redis_ssl",
+    "redis_ssl_verify",
+];
+
+/// The statuses that a limit can deny with.
+const STATUSES: std::ops::Range<u64> = 400..600;
+
 /// The settings that make a limit.
-pub(super) const KNOWN: [&str; 17] = [
+pub(super) const KNOWN: [&str; 20] = [
     "second",
     "minute",
     "hour",
@@ -52,10 +74,47 @@ pub(super) const KNOWN: [&str; 17] = [
     "error_code",
     "disable_penalty",
     "block_on_first_violation",
+    "error_message",
+    "fault_tolerant",
+    "hide_client_headers",
 ];
+
+/// The routes that a limit counts together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum RoutesOf {
+    All,
+    /// Those of a service, or those without one.
+    Service(Option<usize>),
+}
 
 pub(super) fn is_limit(plugin: &str) -> bool {
     plugin.contains("rate-limiting") || ["response-ratelimiting", "service-protection"].contains(&plugin)
+}
+
+/// The keys of its limits that say how they answer, and what they do without a store.
+pub(super) fn more(instance: &Instance<'_>, settings: &Settings<'_>) -> Vec<(&'static str, String)> {
+    let mut denial = Vec::new();
+    let status = settings.number("error_code").filter(|status| *status != 429 && STATUSES.contains(status));
+    denial.extend(status.map(|status| ("status", status.to_string())));
+    if let Some(message) = settings.text("error_message").filter(|message| *message != "API rate limit exceeded") {
+        denial.push(("content_type", quoted("application/json")));
+        denial.push(("body", quoted(&json!({ "message": message }).to_string().replace('{', "{{"))));
+    }
+    let mut more = Vec::new();
+    more.extend((!denial.is_empty()).then(|| ("deny_with", map(&denial))));
+    more.extend(settings.truth("hide_client_headers").then(|| ("headers", "none".to_owned())));
+    more.extend((settings.text("fault_tolerant") == Some("false")).then(|| ("on_store_error", "deny".to_owned())));
+    let config = member(instance.node, "config").unwrap_or(instance.node);
+    let policy = text(config, "policy").or_else(|| text(config, "strategy"));
+    if policy.is_none_or(|policy| policy == "local") {
+        for name in OF_REDIS {
+            let _ = settings.get(name);
+        }
+    }
+    if !settings.text("sync_rate").is_some_and(|rate| ["-1", "0"].contains(&rate)) {
+        settings.forget("sync_rate");
+    }
+    more
 }
 
 /// The limits of an instance, or why it is left out.
@@ -73,42 +132,39 @@ pub(super) fn limits(
         }
         _ => return Err("Weir does not know the plugin".to_owned()),
     };
-    let status = settings.number("error_code").filter(|status| *status != 429);
     let by = settings.text("limit_by").or_else(|| settings.text("identifier"));
     let by = if instance.plugin == "service-protection" { "service" } else { by.unwrap_or("consumer") };
-    // A limit on a service knows it; any other has counters for each.
-    let services: Vec<Option<&str>> = match by {
-        "service" if instance.service.is_none() => {
-            let services: BTreeSet<_> = gateway.routes.iter().map(|route| route.service).collect();
-            services.into_iter().collect()
-        }
-        _ => vec![None],
+    let by_service = by == "service" && instance.owners[3].is_none();
+    // A limit on a service knows it; any other has counters for each. Without a service, Kong counts by address.
+    let services: BTreeSet<RoutesOf> = if by_service {
+        gateway.routes.iter().map(|route| RoutesOf::Service(route.service)).collect()
+    } else {
+        BTreeSet::from([RoutesOf::All])
     };
+    let mut told = told(gateway, place, instance, settings, &rate);
     let mut limits = Vec::new();
     for service in services {
+        let by = if service == RoutesOf::Service(None) { "ip" } else { by };
         let parts = gateway.parts(place, service);
-        let is_split = parts.len() > 1;
+        if parts.len() > 1 {
+            told.push(instance.origin.note("Kong counts its routes together; here each part has buckets of its own."));
+        }
         for (scope, wider) in parts {
-            let mut notes = Vec::new();
-            if is_split {
-                notes.push(
-                    instance.origin.note("Kong counts its routes together; here each part has buckets of its own."),
-                );
-            }
-            let cases = cases(by, settings, gateway.has_consumers && instance.consumer.is_none(), &scope)?;
-            for (scope, by) in cases {
-                let name = instance.name();
+            let wider = [wider, gateway.unknown_people(instance)].concat();
+            for (scope, by) in cases(by, settings, gateway, instance, &scope)? {
+                let name = instance.name(gateway);
+                let missing = by.iter().any(|by| matches!(by, By::FirstHeader(_))).then_some("shared");
                 limits.push(GatewayLimit {
                     identity: format!("{name}\n{scope:?} {by:?}"),
                     origin: instance.origin.clone(),
                     source: format!("{name} {}", shown(instance)),
-                    notes: std::mem::take(&mut notes),
+                    notes: std::mem::take(&mut told),
                     wider: wider.clone(),
                     scope,
                     by,
-                    missing: None,
+                    missing,
                     rate: rate.clone(),
-                    status,
+                    status: None,
                     is_shadow: false,
                     name,
                 });
@@ -116,6 +172,29 @@ pub(super) fn limits(
         }
     }
     if limits.is_empty() { Err("it runs for no route".to_owned()) } else { Ok(limits) }
+}
+
+/// The differences of the limits of an instance from Kong.
+fn told(
+    gateway: &Gateway<'_>,
+    place: usize,
+    instance: &Instance<'_>,
+    settings: &Settings<'_>,
+    rate: &Rate,
+) -> Vec<String> {
+    let mut told = Vec::new();
+    let ties: Vec<String> = gateway.ties(place).into_iter().map(piece).collect();
+    if !ties.is_empty() {
+        let ties = ties.join(", ");
+        told.push(format!("of its routes and {ties}, Kong may ask either first; here the limits of both count."));
+    }
+    if let Some(status) = settings.number("error_code").filter(|status| !STATUSES.contains(status)) {
+        told.push(format!("`error_code: {status}` is left out: a denial has a status of 400 to 599."));
+    }
+    if matches!(rate, Rate::Windows { more: [("count_denied", _)], .. }) {
+        told.push("Kong counts all that it denies; here denied requests count up to twice the limit.".to_owned());
+    }
+    told.iter().map(|told| instance.origin.note(told)).collect()
 }
 
 /// The settings of the limit itself, for readers.
@@ -129,6 +208,7 @@ fn shown(instance: &Instance<'_>) -> String {
         _ => scalar(node).unwrap_or_default().to_owned(),
     };
     let shown = entries.iter().filter(|(key, _)| is_shown(&key.text));
+    let shown = shown.filter(|(_, node)| !node.is_null());
     shown.map(|(key, node)| format!("{}={}", key.text, value(node))).collect::<Vec<_>>().join(" ")
 }
 
@@ -136,38 +216,47 @@ fn shown(instance: &Instance<'_>) -> String {
 fn cases(
     by: &str,
     settings: &Settings<'_>,
-    has_consumers: bool,
+    gateway: &Gateway<'_>,
+    instance: &Instance<'_>,
     scope: &Scope,
 ) -> Result<Vec<(Scope, Vec<By>)>, String> {
     let address = vec![By::Address(128)];
-    let mut rest = scope.clone();
-    let header = match by {
-        "ip" => return Ok(vec![(rest, address)]),
-        "service" => return Ok(vec![(rest, Vec::new())]),
+    let keys = match by {
+        "ip" => Vec::new(),
+        "service" => return Ok(vec![(scope.clone(), Vec::new())]),
         "path" => {
             let path = settings.text("path").ok_or("it has no `path`")?;
             let exact = Scope { paths: Condition::of([Test::is(path)]), ..Scope::default() };
+            let mut rest = scope.clone();
             rest.paths.exclude(&exact.paths.any);
             let exact = scope.and(&exact).map(|scope| (scope, Vec::new()));
             let only = rest.paths.any == [Test::is(path)];
             return Ok(exact.into_iter().chain((!only).then_some((rest, address))).collect());
         }
-        "header" => settings.text("header_name").ok_or("it has no `header_name`")?.to_lowercase(),
-        "consumer" | "credential" if !has_consumers => {
-            let is_one = scope.headers.iter().any(|(name, condition)| name == CONSUMER && !condition.any.is_empty());
-            return Ok(vec![(rest, if is_one { Vec::new() } else { address })]);
+        "header" => {
+            let name = settings.text("header_name").ok_or("it has no `header_name`")?.to_lowercase();
+            vec![(name.clone(), By::FirstHeader(name))]
         }
-        "consumer" | "credential" => CONSUMER.to_owned(),
+        "consumer" if instance.owners[0].is_some() => return Ok(vec![(scope.clone(), Vec::new())]),
+        "consumer" | "credential" if !gateway.has_consumers => Vec::new(),
+        "credential" => vec![(CREDENTIAL.to_owned(), By::Header(CREDENTIAL.to_owned()))],
+        "consumer" => {
+            let are_nameless = gateway.entities.iter().any(|entity| entity.has_custom_id);
+            let headers = [Some(CONSUMER), are_nameless.then_some(CUSTOM_ID)].into_iter().flatten();
+            headers.map(|header| (header.to_owned(), By::Header(header.to_owned()))).collect()
+        }
         _ => return Err(format!("Weir does not know what {} is", piece(by))),
     };
-    let with = |test: Test| Scope { headers: vec![(header.clone(), Condition::of([test]))], ..Scope::default() };
-    // A request without a consumer passes every exception of consumers.
-    if header == CONSUMER {
-        rest.headers.retain(|(name, _)| *name != header);
+    let (mut cases, mut rest) = (Vec::new(), Some(scope.clone()));
+    for (header, by) in keys {
+        let with = |test| Scope { headers: vec![(header.clone(), Condition::of([test]))], ..Scope::default() };
+        let Some(left) = rest else { break };
+        let present = left.and(&with(Test::Present)).ok_or("`match` cannot join the conditions of its header")?;
+        cases.push((present, vec![by]));
+        rest = left.and(&with(Test::Absent));
     }
-    let present = scope.and(&with(Test::Present)).ok_or("`match` cannot join the conditions of its header")?;
-    let absent = rest.and(&with(Test::Absent)).map(|scope| (scope, address));
-    Ok([(present, vec![By::Header(header)])].into_iter().chain(absent).collect())
+    cases.extend(rest.map(|rest| (rest, address)));
+    Ok(cases)
 }
 
 fn by_calendar(settings: &Settings<'_>) -> Result<Rate, String> {

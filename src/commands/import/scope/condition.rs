@@ -79,6 +79,7 @@ impl Test {
         }
         match (self.start(), outer.start()) {
             _ if self == outer => true,
+            (None, None) => matches!((self, outer), (Self::Regex(_), Self::Present)),
             (Some((start, false)), _) if !start.starts_with("*.") => outer.covers(start),
             (Some((start, _)), Some((outer, true))) => start.starts_with(outer),
             (Some((start, _)), Some((outer, false))) => outer.starts_with("*.") && start.ends_with(&outer[1..]),
@@ -211,7 +212,12 @@ impl Condition {
             (start.strip_prefix('*').map_or(start.to_owned(), |rest| format!("weir{rest}")), is_open)
         });
         let defaults = self.any.is_empty().then(|| (default.to_owned(), default == "/"));
-        let candidates = starts.chain(defaults).flat_map(|(start, is_open)| {
+        let literals = self.any.iter().filter_map(|test| match test {
+            Test::Regex(text) => text.strip_prefix("^(?i:")?.strip_suffix(")$"),
+            _ => None,
+        });
+        let literals = literals.map(|text| (text.replace('\\', ""), false));
+        let candidates = starts.chain(literals).chain(defaults).flat_map(|(start, is_open)| {
             let longer = is_open.then(|| format!("{start}weir"));
             std::iter::once(start).chain(longer)
         });
