@@ -188,6 +188,62 @@ const HAPROXY: &[Beside] = &[
         "denied-before.cfg",
         &[Each(1, "GET /"), Uncounted(3, "GET /no"), Uncounted(3, "GET /moved"), Each(2, "GET /")],
     ),
+    haproxy(
+        "denied-by-another.cfg",
+        &[
+            Each(5, "GET /login from=127.0.0.66"),
+            Each(1, "GET /login from=127.0.0.2"),
+            Each(1, "GET /login from=127.0.0.3"),
+            Each(1, "GET /login from=127.0.0.4"),
+            Each(2, "GET /shared/a from=127.0.0.66"),
+            Each(2, "GET /shared/b from=127.0.0.5"),
+            Each(1, "GET /shared/c from=127.0.0.6"),
+            Each(1, "GET /shared/d from=127.0.0.7"),
+        ],
+    ),
+    haproxy(
+        "backslashes.cfg",
+        &[
+            Each(1, "GET /a.php"),
+            Each(4, "GET /xphp"),
+            Each(4, "GET /item/12 from=127.0.0.2"),
+            Each(4, "GET / user-agent=my-crawl/1 from=127.0.0.3"),
+            Each(4, "GET / user-agent=crawler from=127.0.0.4"),
+            Each(4, "GET / x-t=a-b from=127.0.0.5"),
+        ],
+    ),
+    // TCP rules come before HTTP rules, and before the request is counted.
+    haproxy(
+        "tcp-rules.cfg",
+        &[
+            Each(5, "GET /closed from=127.0.0.2"),
+            Each(4, "GET /counted from=127.0.0.3"),
+            Each(4, "GET /looked-up from=127.0.0.4"),
+        ],
+    ),
+    haproxy("other-actions.cfg", &[Each(2, "GET /changed"), Each(3, "GET /"), Each(5, "GET / from=127.0.0.2")]),
+    haproxy(
+        "answered.cfg",
+        &[Uncounted(3, "GET /health"), Uncounted(3, "GET /no"), Uncounted(3, "GET /metrics"), Each(3, "GET /open")],
+    ),
+    haproxy(
+        "same-counter.cfg",
+        &[Each(5, "GET / x-key=a"), Each(1, "GET / x-key=b"), Each(4, "GET / x-key=c from=127.0.0.2")],
+    ),
+    haproxy(
+        "values.cfg",
+        &[
+            Each(3, "GET / x-plan=other,free"),
+            Each(3, "GET / x-plan=trial from=127.0.0.2"),
+            Each(3, "GET / x-plan=freely from=127.0.0.3"),
+            Each(3, "GET / x-beta=YES,no from=127.0.0.4"),
+            Each(3, "GET / x-client=a,v1 from=127.0.0.5"),
+            Each(3, "GET / x-client=v3 from=127.0.0.6"),
+            Each(3, "GET / x-speed=SLOW from=127.0.0.7"),
+            Each(3, "GET /a/b from=127.0.0.8"),
+            Each(3, "GET /a/{id} from=127.0.0.9"),
+        ],
+    ),
     haproxy("in-flight.cfg", &[Held(4, "GET /"), Held(3, "GET / from=127.0.0.2"), Each(3, "GET /")]),
 ];
 
@@ -339,7 +395,8 @@ fn send(to: SocketAddr, line: &str) -> Wire {
 impl Holding {
     /// Returns 1 for each request that passes and 0 for others, or the number of requests at once that pass.
     fn verdicts(&self, to: SocketAddr, ask: &Ask) -> Vec<usize> {
-        let passes = |mut wire: Wire| usize::from(wire.response().status() == 200);
+        // A connection that is closed without an answer is a denial.
+        let passes = |mut wire: Wire| usize::from(wire.head().is_some_and(|head| head.status() == 200));
         match *ask {
             Each(number, line) => (0..number).map(|_| passes(send(to, line))).collect(),
             Uncounted(number, line) => {

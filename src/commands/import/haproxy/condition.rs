@@ -3,6 +3,7 @@
 use super::super::gateway::By;
 use super::super::scope::{Condition, Scope, Test};
 use super::super::text::piece;
+use super::fetch::Fetch;
 use super::grammar::{Line, Section};
 
 /// A test of a counter.
@@ -24,41 +25,8 @@ pub(super) struct Terms {
     pub(super) scope: Scope,
 }
 
-const COUNTERS: [&str; 12] = [
-    "http_req_rate",
-    "conn_cur",
-    "conn_rate",
-    "conn_cnt",
-    "sess_rate",
-    "sess_cnt",
-    "http_req_cnt",
-    "http_err_rate",
-    "http_fail_rate",
-    "bytes_in_rate",
-    "bytes_out_rate",
-    "gpc0_rate",
-];
-
-/// A counter's name, and what it is of, in a fetch such as `sc_http_req_rate(0,table)`.
-fn counter(fetch: &str) -> Option<(String, String, Option<String>)> {
-    let (name, arguments) = fetch.split_once('(').unwrap_or((fetch, ""));
-    let mut arguments = arguments.trim_end_matches(')').split(',').filter(|argument| !argument.is_empty());
-    let (by, name) = name.split_once('_')?;
-    let known = COUNTERS.iter().find(|known| **known == name)?;
-    let by = if by == "sc" { format!("sc{}", arguments.next()?) } else { by.to_owned() };
-    Some(((*known).to_owned(), by, arguments.next().map(str::to_owned)))
-}
-
-/// Returns true if a line is about limits.
-pub(super) fn is_about_limits(line: &Line) -> bool {
-    let is_counter = |word: &String| {
-        counter(word.split(',').next().unwrap_or_default()).is_some() || word.contains("_http_req_rate(")
-    };
-    let words = ["stick-table", "rate-limit"];
-    line.words.iter().any(is_counter)
-        || line.words.iter().any(|word| word.contains("track-sc"))
-        || line.words.first().is_some_and(|first| words.contains(&first.as_str()))
-}
+/// The most combinations of conditions that a rule can be met by.
+const MOST_TERMS: usize = 64;
 
 impl Section {
     /// The terms of a rule's condition, one for each of those of which one is enough. The error says what has no equivalent.
@@ -67,15 +35,20 @@ impl Section {
         let Some((start, words)) = place.and_then(|place| words.get(place..)?.split_first()) else {
             return Ok(vec![Terms::default()]);
         };
-        if start == "unless" {
-            return Err("`unless`: write it with `if !`".to_owned());
+        // Of one condition, `unless` is `if` with the opposite.
+        let is_single = words.first().is_some_and(|first| first.ends_with('{') || words.len() == 1)
+            && !words.iter().rev().skip(1).any(|word| word == "}");
+        if start == "unless" && !is_single {
+            return Err("`unless` with several conditions: write it with `if !`".to_owned());
         }
+        let is_opposite = start == "unless";
         let mut all = Vec::new();
         for group in words.split(|word| word == "||" || word == "or") {
             let mut terms = vec![Terms::default()];
             let mut rest = group;
             while let Some((first, more)) = rest.split_first() {
                 let (is_not, first) = first.strip_prefix('!').map_or((false, first.as_str()), |first| (true, first));
+                let is_not = is_not != is_opposite;
                 let (first, more) = if first.is_empty() {
                     more.split_first().map_or(("", more), |(first, more)| (first.as_str(), more))
                 } else {
@@ -89,6 +62,9 @@ impl Section {
                     rest = more;
                     self.list(first, is_not)?
                 };
+                if terms.len() * found.len() > MOST_TERMS {
+                    return Err(format!("its conditions can be met in more than {MOST_TERMS} ways"));
+                }
                 let both = terms.iter().flat_map(|term| found.iter().map(|next| term.and(next)));
                 terms = both
                     .collect::<Option<_>>()
@@ -147,7 +123,8 @@ impl Section {
                 value => values.push(value),
             }
         }
-        if let Some((name, by, table)) = counter(fetch) {
+        let fetch = Fetch::of(fetch);
+        if let Some((name, by, table)) = fetch.counter().filter(|_| fetch.converters.is_empty()) {
             let most = match values.as_slice() {
                 ["gt", most] => most.parse().ok(),
                 ["ge", most] => most.parse::<u64>().ok().and_then(|most| most.checked_sub(1)),
@@ -158,12 +135,21 @@ impl Section {
                 None => no_equal(),
             };
         }
-        let Some((subject, own)) = subject(fetch) else { return no_equal() };
+        let Some((subject, own)) = subject(&fetch) else { return no_equal() };
         let method = if method.is_empty() { own } else { method };
-        let test = |value: &&str| test(value, method, ignores_case, &subject);
-        let tests: Option<Vec<Test>> =
-            if method == "found" { Some(vec![Test::Present]) } else { values.iter().map(test).collect() };
-        let Some(tests) = tests else { return no_equal() };
+        let is_lower = fetch.converters == "lower";
+        if !is_lower && !fetch.converters.is_empty()
+            || is_lower && values.iter().any(|value| value.contains(|each: char| each.is_ascii_uppercase()))
+        {
+            return no_equal();
+        }
+        let is_list = fetch.name.starts_with("hdr");
+        let tests = |value: &&str| tests(value, method, ignores_case || is_lower, is_list, &subject);
+        let tests: Option<Vec<Vec<Test>>> =
+            if method == "found" { Some(vec![vec![Test::Present]]) } else { values.iter().map(tests).collect() };
+        let Some(tests) = tests.map(|tests| tests.concat()).filter(|tests| !tests.is_empty()) else {
+            return no_equal();
+        };
         let condition = match (is_not, tests.as_slice()) {
             (true, [Test::Present]) => Condition::of([Test::Absent]),
             (true, _) => Condition::except(tests),
@@ -199,10 +185,8 @@ impl Terms {
 }
 
 /// The part of a request that a fetch reads, and its default comparison.
-fn subject(fetch: &str) -> Option<(By, &'static str)> {
-    let (name, argument) = fetch.split_once('(').unwrap_or((fetch, ""));
-    let argument = argument.split([',', ')']).next().unwrap_or_default().to_ascii_lowercase();
-    let name = name.strip_prefix("req.").unwrap_or(name);
+fn subject(fetch: &Fetch<'_>) -> Option<(By, &'static str)> {
+    let argument = fetch.argument().to_ascii_lowercase();
     let (name, method) = [
         ("_beg", "beg"),
         ("_end", "end"),
@@ -213,8 +197,8 @@ fn subject(fetch: &str) -> Option<(By, &'static str)> {
         ("_str", "str"),
     ]
     .iter()
-    .find_map(|(end, method)| Some((name.strip_suffix(end)?, *method)))
-    .unwrap_or((name, "str"));
+    .find_map(|(end, method)| Some((fetch.name.strip_suffix(end)?, *method)))
+    .unwrap_or((fetch.name, "str"));
     let by = match name {
         "path" => By::Word("path"),
         "method" => By::Word("method"),
@@ -226,66 +210,48 @@ fn subject(fetch: &str) -> Option<(By, &'static str)> {
     (!method.is_empty()).then_some((by, method))
 }
 
-fn test(value: &str, method: &str, ignores_case: bool, subject: &By) -> Option<Test> {
+/// The tests for a value, of which one is enough; `None` if `match` has no equivalent. Of a list, each value is compared.
+fn tests(value: &str, method: &str, ignores_case: bool, is_list: bool, subject: &By) -> Option<Vec<Test>> {
     // Hosts have no case.
     let is_plain =
         !ignores_case || *subject == By::Word("host") || !value.contains(|each: char| each.is_ascii_alphabetic());
-    let regex = |text: String| Some(Test::Regex(if ignores_case { format!("(?i){text}") } else { text }));
+    let regex = |text: String| Test::Regex(if ignores_case { format!("(?i){text}") } else { text });
     let escaped = regex::escape(value);
-    match (method, subject) {
-        ("str", _) if is_plain => Some(Test::is(value.to_lowercase_if(*subject == By::Word("host")))),
-        ("end", By::Word("host")) if value.starts_with('.') => Some(Test::is(format!("*{value}"))),
-        (_, By::Word("host")) => None,
+    let is_list = is_list && matches!(subject, By::Header(_));
+    let [begin, end] = if is_list { [r"(?:^|,)\s*", r"\s*(?:,|$)"] } else { ["^", "$"] };
+    // In a path, braces and stars are text, and none that is normalised ends with a slash.
+    let is_pattern = value.contains(['{', '*']);
+    let is_path = *subject == By::Word("path");
+    let plain = match (method, subject) {
+        ("str", By::Word("path")) if is_plain && !is_pattern => return Some(vec![Test::is(value)]),
+        ("str", By::Word("host")) => return Some(vec![Test::is(value.to_ascii_lowercase())]),
+        ("str", By::Word("method") | By::Address(_)) => return Some(vec![Test::is(value)]),
+        ("end", By::Word("host")) if value.starts_with('.') => return Some(vec![Test::is(format!("*{value}"))]),
+        (_, By::Word("host")) => return None,
+        ("end", _) if is_path && value.ends_with('/') => return None,
+        ("reg", _) if is_path && value.trim_end_matches('$').ends_with('/') && value.ends_with('$') => return None,
+        ("str", _) if is_plain && !is_path => Some(Test::is(value)),
         ("beg", _) if is_plain => Some(Test::Prefix(value.to_owned())),
-        ("str", _) => regex(format!("^{escaped}$")),
-        ("beg", _) => regex(format!("^{escaped}")),
-        ("end", _) => regex(format!("{escaped}$")),
-        ("sub", _) => regex(escaped),
-        ("reg", _) => regex(value.to_owned()),
         _ => None,
-    }
-}
-
-trait Lower {
-    fn to_lowercase_if(&self, is_wanted: bool) -> String;
-}
-
-impl Lower for str {
-    fn to_lowercase_if(&self, is_wanted: bool) -> String {
-        if is_wanted { self.to_ascii_lowercase() } else { self.to_owned() }
-    }
-}
-
-/// The components of a tracked key. The error names what has no equivalent.
-pub(super) fn key(text: &str) -> Result<Vec<By>, String> {
-    let (fetch, converters) =
-        text.split_once(',').filter(|_| !text.contains('(') || text.find(',') > text.find(')')).unwrap_or((text, ""));
-    let (name, argument) = fetch.split_once('(').unwrap_or((fetch, ""));
-    let argument = argument.split([',', ')']).next().unwrap_or_default();
-    let by = match name.strip_prefix("req.").unwrap_or(name) {
-        "src" | "hdr_ip" => vec![By::Address(128)],
-        "hdr" | "fhdr" if argument.eq_ignore_ascii_case("x-forwarded-for") => vec![By::Address(128)],
-        "hdr" | "fhdr" if argument.eq_ignore_ascii_case("host") => vec![By::Word("host")],
-        "hdr" | "fhdr" => vec![By::Header(argument.to_ascii_lowercase())],
-        "url_param" | "urlp" => vec![By::Query(argument.to_owned())],
-        "cook" => vec![By::Cookie(argument.to_owned())],
-        "path" => vec![By::Word("path")],
-        "method" => vec![By::Word("method")],
-        "base" | "base32" => vec![By::Word("host"), By::Word("path")],
-        "base32+src" => vec![By::Word("host"), By::Word("path"), By::Address(128)],
-        "str" | "int" | "always_true" => Vec::new(),
-        _ => return Err(format!("{} has no equivalent in `by`", piece(text))),
     };
-    match converters {
-        "" | "lower" => Ok(by),
-        mask if by == [By::Address(128)] && mask.starts_with("ipmask(32,") => {
-            let bits = mask
-                .trim_start_matches("ipmask(32,")
-                .trim_end_matches(')')
-                .parse()
-                .map_err(|_| format!("invalid mask {}", piece(mask)))?;
-            Ok(vec![By::Address(bits)])
-        }
-        other => Err(format!("`{other}` has no equivalent in `by`; IPv4 addresses count whole")),
-    }
+    let full = match method {
+        "str" => regex(format!("{begin}{escaped}{end}")),
+        "beg" => regex(format!("{begin}{escaped}")),
+        "end" => regex(format!("{escaped}{end}")),
+        "sub" => regex(escaped),
+        "reg" => regex(if is_list { in_list(value, begin, end)? } else { value.to_owned() }),
+        _ => return None,
+    };
+    // A plain test says what most requests have; the other one is for lists.
+    Some(plain.iter().cloned().chain((plain.is_none() || is_list).then_some(full)).collect())
+}
+
+/// A regular expression of one value as one of a list; `None` if its anchors are those of an alternative.
+fn in_list(regex: &str, begin: &str, end: &str) -> Option<String> {
+    let rest = regex.strip_prefix('^').unwrap_or(regex);
+    let inner = rest.strip_suffix('$').filter(|inner| !inner.ends_with('\\')).unwrap_or(rest);
+    let begin = if rest == regex { "" } else { begin };
+    let end = if inner == rest { "" } else { end };
+    let is_one = inner.starts_with('(') || !inner.contains('|') || inner == regex;
+    is_one.then(|| format!("{begin}{inner}{end}"))
 }
