@@ -361,7 +361,7 @@ impl<'n> Ingress<'n> {
             let rate =
                 Rate::Windows { algorithm: "sliding_window", more: &[], windows: vec![(count, window.to_owned())] };
             let source = format!("{} global-rate-limit: {count}, global-rate-limit-window: {window}", self.name);
-            self.limit(
+            let mut limit = self.limit(
                 "global",
                 &origin,
                 &source,
@@ -372,8 +372,9 @@ impl<'n> Ingress<'n> {
                 spared,
                 scopes.len() > 1,
                 true,
-            )
-            .write(document);
+            );
+            limit.missing = case.is_shared.then_some("shared");
+            limit.write(document);
         }
     }
 }

@@ -114,7 +114,11 @@ fn matching(path: &Path) -> Vec<PathBuf> {
         }
         let Some(glob) = Glob::parse(&text) else { return Vec::new() };
         let entries = found.iter().filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
-        let named = entries.filter(|entry| glob.matches(&entry.file_name().to_string_lossy()));
+        // As in glob(3), `*` does not stand for the dot of a hidden file.
+        let named = entries.filter(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            glob.matches(&name) && (text.starts_with('.') || !name.starts_with('.'))
+        });
         found = named.map(|entry| entry.path()).collect();
         found.sort();
     }

@@ -9,6 +9,7 @@ use super::super::gateway::By;
 use super::super::scope::{Condition, Scope, Test};
 use super::super::text::piece;
 use super::grammar::Directive;
+use super::location::escaped;
 
 /// The deepest nesting of maps.
 const DEEPEST: usize = 8;
@@ -23,7 +24,9 @@ pub(in super::super) struct Case {
     pub(in super::super) scope: Option<Scope>,
     pub(in super::super) by: Vec<By>,
     /// Text of the configuration.
-    text: String,
+    pub(super) text: String,
+    /// Requests without one of these parts are counted, too.
+    pub(in super::super) is_shared: bool,
 }
 
 impl Case {
@@ -32,7 +35,7 @@ impl Case {
     }
 
     fn of(scope: Option<Scope>) -> Self {
-        Self { scope, by: Vec::new(), text: String::new() }
+        Self { scope, by: Vec::new(), text: String::new(), is_shared: false }
     }
 
     fn text(text: &str) -> Self {
@@ -41,42 +44,72 @@ impl Case {
 
     fn and(&self, other: &Self) -> Self {
         let scope = self.scope.as_ref().zip(other.scope.as_ref()).and_then(|(own, other)| own.and(other));
-        Self { scope, by: [self.by.clone(), other.by.clone()].concat(), text: format!("{}{}", self.text, other.text) }
+        let mut by = self.by.clone();
+        by.extend(other.by.iter().filter(|part| !self.by.contains(part)).cloned());
+        Self { scope, by, text: format!("{}{}", self.text, other.text), is_shared: false }
+    }
+
+    /// Splits the case into those that `by` can count: of parts that may all be missing, a header is there, or it is not.
+    fn split(mut self, cases: &mut Vec<Self>) -> Result<(), String> {
+        let may_be_empty = |by: &By| matches!(by, By::Header(_) | By::Query(_) | By::Cookie(_) | By::TlsSubject);
+        let lacks = |by: &By| may_be_empty(by) || *by == By::Word("host");
+        let is_empty = self.text.is_empty() && self.by.iter().all(may_be_empty);
+        if !is_empty {
+            self.is_shared = self.by.iter().any(lacks);
+        } else if self.by.len() > 1 {
+            let header = |by: &By| if let By::Header(name) = by { Some(name.clone()) } else { None };
+            let Some(name) = self.by.iter().find_map(header) else {
+                return Err("`match` cannot say where all parts of the key are missing".to_owned());
+            };
+            let by: Vec<By> = self.by.iter().filter(|by| header(by).as_ref() != Some(&name)).cloned().collect();
+            let of = |condition| Some(Scope { headers: vec![(name.clone(), condition)], ..Scope::default() });
+            let absent = Self { by, ..self.and(&Self::of(of(empty()))) };
+            absent.split(cases)?;
+            self = Self { is_shared: true, ..self.and(&Self::of(of(filled()))) };
+        }
+        cases.push(self);
+        Ok(())
     }
 }
 
 /// The variables of the configuration: their `map` or `geo`.
-#[derive(Default)]
-pub(in super::super) struct Variables<'d>(pub(super) HashMap<String, &'d Directive>);
+#[derive(Clone, Default)]
+pub(in super::super) struct Variables<'d> {
+    pub(super) maps: HashMap<String, &'d Directive>,
+    /// The name of the server.
+    pub(super) server: Option<&'d str>,
+}
 
 impl Variables<'_> {
-    /// The cases of a key; the error says which part of it has no equivalent.
-    pub(in super::super) fn cases(&self, key: &str) -> Result<Vec<Case>, String> {
-        let mut cases = self.text(key, 0)?;
-        // The rest of a key counts alone where a header is missing.
-        let mut more = Vec::new();
-        for case in cases.iter().filter(|case| case.by.len() > 1) {
-            for by in &case.by {
-                let rest: Vec<By> = case.by.iter().filter(|other| *other != by).cloned().collect();
-                match by {
-                    By::Header(name) => {
-                        let absent =
-                            Scope { headers: vec![(name.clone(), Condition::of([Test::Absent]))], ..Scope::default() };
-                        more.push(Case { by: rest, ..case.and(&Case::of(Some(absent))) });
-                    }
-                    By::Query(name) | By::Cookie(name) => {
-                        return Err(format!("the rest of {} counts alone where `{name}` is missing", piece(key)));
-                    }
-                    _ => {}
+    /// Returns true if a key depends on the server.
+    pub(super) fn has_server(&self, key: &str) -> bool {
+        let mut all: Vec<&str> = names(key).collect();
+        let mut place = 0;
+        while let Some(name) = all.get(place).copied() {
+            place += 1;
+            let Some(map) = self.maps.get(name) else { continue };
+            for name in map.block.iter().map(|entry| entry.argument(0)).chain([map.argument(0)]).flat_map(names) {
+                if !all.contains(&name) {
+                    all.push(name);
                 }
             }
         }
-        cases.extend(more);
+        all.contains(&"server_name")
+    }
+
+    /// The cases of a key; the error says which part of it has no equivalent.
+    pub(in super::super) fn cases(&self, key: &str) -> Result<Vec<Case>, String> {
+        let mut cases = Vec::new();
+        for case in self.text(key, 0)? {
+            case.split(&mut cases)?;
+        }
         cases.retain(Case::is_counted);
         // Requests with the same key share its counter.
         let mut joined: Vec<Case> = Vec::new();
         for case in cases {
-            let mut same = joined.iter_mut().filter(|known| known.by == case.by && known.text == case.text);
+            let is_same =
+                |known: &&mut Case| known.by == case.by && known.text == case.text && known.is_shared == case.is_shared;
+            let mut same = joined.iter_mut().filter(is_same);
             let both = |known: &Case| known.scope.as_ref()?.or(case.scope.as_ref()?);
             match same.find_map(|known| Some((both(known)?, known))) {
                 Some((both, known)) => known.scope = Some(both),
@@ -95,7 +128,6 @@ impl Variables<'_> {
         let mut rest = text;
         while !rest.is_empty() {
             let found = if let Some(after) = rest.strip_prefix('$') {
-                let is_name = |each: char| each.is_ascii_alphanumeric() || each == '_';
                 let (name, end) = if let Some(braced) = after.strip_prefix('{') {
                     braced.split_once('}').unwrap_or((braced, ""))
                 } else {
@@ -117,15 +149,15 @@ impl Variables<'_> {
     }
 
     fn variable(&self, name: &str, depth: usize) -> Result<Vec<Case>, String> {
-        if let Some(part) = part(name) {
-            return Ok(vec![Case { by: vec![part], ..Case::text("") }]);
-        }
-        match self.0.get(name) {
-            // The same for all requests of a server.
-            None if name == "server_name" => Ok(vec![Case::text("server")]),
+        match self.maps.get(name) {
             Some(directive) if depth < DEEPEST && directive.name == "geo" => geo(directive),
             Some(directive) if depth < DEEPEST => self.map(directive, depth + 1),
-            _ => Err(format!("`${name}` has no equivalent in a rules file")),
+            // The same for all requests of a server.
+            None if name == "server_name" => Ok(vec![Case::text(self.server.unwrap_or("server"))]),
+            _ => match part(name) {
+                Some(part) => Ok(vec![Case { by: vec![part], ..Case::text("") }]),
+                None => Err(format!("`${name}` has no equivalent in a rules file")),
+            },
         }
     }
 
@@ -135,41 +167,55 @@ impl Variables<'_> {
         if let Some(option) = map.block.iter().find(|entry| options[1..].contains(&entry.name.as_str())) {
             return Err(format!("`{}` in the map of `{}`", option.name, map.argument(1)));
         }
+        // No text equals the bytes of an address.
+        let has_entries = |entry: &&Directive| entry.name != "default" && !is_binary(map.argument(0));
         let is_regex = |entry: &&Directive| entry.name.starts_with('~');
-        let (regexes, exact): (Vec<_>, Vec<_>) =
-            map.block.iter().filter(|entry| entry.name != "default").partition(is_regex);
-        let default = map.block.iter().find(|entry| entry.name == "default");
+        let (regexes, exact): (Vec<_>, Vec<_>) = map.block.iter().filter(has_entries).partition(is_regex);
+        let default = map.block.iter().find(|entry| entry.name == "default").map_or("", |entry| entry.argument(0));
         let mut cases = Vec::new();
+        let mut add = |value: &str, own: &Case| -> Result<(), String> {
+            cases.extend(self.text(value, depth)?.iter().map(|case| case.and(own)));
+            Ok(())
+        };
         for input in self.text(map.argument(0), depth)? {
             if let [part] = input.by.as_slice()
                 && input.text.is_empty()
             {
                 let mut before: Vec<Test> = Vec::new();
-                let entries = exact.iter().chain(&regexes).map(|entry| (Some(test(&entry.name)), entry.argument(0)));
-                for (test, value) in entries.chain([(None, default.map_or("", |entry| entry.argument(0)))]) {
-                    let own = input.and(&Case::of(scope(part, test.as_ref(), &before)));
-                    let own = Case { by: Vec::new(), ..own };
-                    cases.extend(self.text(value, depth)?.iter().map(|case| case.and(&own)));
-                    before.extend(test);
-                }
-            } else if input.by.is_empty() {
-                let is_it = |entry: &&&Directive| match test(&entry.name) {
-                    Test::Absent => input.text.is_empty(),
-                    test => test.covers(&input.text),
+                let mut own = |test: Option<&Test>, before: &[Test], value: &str| {
+                    let own = input.and(&Case::of(scope(part, test, before)));
+                    add(value, &Case { by: Vec::new(), ..own })
                 };
-                let entry = exact.iter().find(is_it).or_else(|| regexes.iter().find(is_it)).copied().or(default);
-                let found = self.text(entry.map_or("", |entry| entry.argument(0)), depth)?;
-                cases.extend(found.iter().map(|case| case.and(&Case::of(input.scope.clone()))));
-            } else if input.by == [By::Word("method"), By::Word("path")] && regexes.is_empty() {
-                let rest = Case { scope: None, ..Case::text("") };
-                cases.extend(
-                    self.text(default.map_or("", |entry| entry.argument(0)), depth)?.iter().map(|case| case.and(&rest)),
-                );
                 for entry in &exact {
-                    let (method, path) = entry.name.split_once(&input.text).unwrap_or((&entry.name, ""));
-                    let paths = Condition::of([Test::is(path)]);
-                    let own = Case::of(Some(Scope { paths, methods: vec![method.to_owned()], ..Scope::default() }));
-                    cases.extend(self.text(entry.argument(0), depth)?.iter().map(|case| case.and(&own)));
+                    let Some(test) = test(part, &entry.name) else { continue };
+                    own(Some(&test), &[], entry.argument(0))?;
+                    before.push(test);
+                }
+                for entry in &regexes {
+                    let Some(test) = test(part, &entry.name) else { continue };
+                    own(Some(&test), &before, entry.argument(0))?;
+                    before.push(test);
+                }
+                own(None, &before, default)?;
+            } else if input.by.is_empty() {
+                let is_it = |entry: &&&Directive| match entry.name.strip_prefix('~') {
+                    Some(regex) => Test::Regex(insensitive(regex)).covers(&input.text),
+                    None => plain(&entry.name).eq_ignore_ascii_case(&input.text),
+                };
+                let entry = exact.iter().find(is_it).or_else(|| regexes.iter().find(is_it));
+                add(entry.map_or(default, |entry| entry.argument(0)), &Case::of(input.scope.clone()))?;
+            } else if input.by == [By::Word("method"), By::Word("path")]
+                && regexes.is_empty()
+                && map.argument(0).ends_with("uri")
+                && map.argument(0).starts_with('$')
+            {
+                add(default, &Case { scope: None, ..Case::text("") })?;
+                for entry in &exact {
+                    let (method, path) = entry.name.split_at(entry.name.find('/').unwrap_or(entry.name.len()));
+                    let Some(method) = method.strip_suffix(&input.text) else { continue };
+                    let paths = Condition::of(test(&By::Word("path"), path));
+                    let methods = vec![method.to_ascii_uppercase()];
+                    add(entry.argument(0), &Case::of(Some(Scope { paths, methods, ..Scope::default() })))?;
                 }
             } else {
                 return Err(format!("the map of {} reads more than one part", piece(map.argument(0))));
@@ -179,10 +225,24 @@ impl Variables<'_> {
     }
 }
 
+/// The variables in a text.
+fn names(text: &str) -> impl Iterator<Item = &str> {
+    let name = |rest: &'_ str| rest.find(|each| !is_name(each)).unwrap_or(rest.len());
+    text.split('$').skip(1).map(|rest| rest.trim_start_matches('{')).map(move |rest| &rest[..name(rest)])
+}
+
+fn is_name(character: char) -> bool {
+    character.is_ascii_alphanumeric() || character == '_'
+}
+
+fn is_binary(key: &str) -> bool {
+    names(key).eq(["binary_remote_addr"])
+}
+
 fn part(name: &str) -> Option<By> {
     let dashed = |name: &str| name.replace('_', "-");
     Some(match name {
-        "binary_remote_addr" | "remote_addr" | "realip_remote_addr" => By::Address(128),
+        "binary_remote_addr" | "remote_addr" => By::Address(128),
         "host" | "http_host" => By::Word("host"),
         "request_method" => By::Word("method"),
         "uri" | "document_uri" => By::Word("path"),
@@ -196,15 +256,49 @@ fn part(name: &str) -> Option<By> {
     })
 }
 
-/// The values that an entry of a map takes.
-fn test(entry: &str) -> Test {
+/// The regular expression of an entry.
+fn insensitive(regex: &str) -> String {
+    regex.strip_prefix('*').map_or_else(|| regex.to_owned(), |regex| format!("(?i){regex}"))
+}
+
+fn plain(entry: &str) -> &str {
+    entry.strip_prefix('\\').unwrap_or(entry)
+}
+
+/// The values of a part that an entry of a map takes, ignoring the case of texts; `None` if it never takes one.
+fn test(part: &By, entry: &str) -> Option<Test> {
+    let is_header = matches!(part, By::Header(_));
     match entry.strip_prefix('~') {
-        Some(regex) => {
-            Test::Regex(regex.strip_prefix('*').map_or_else(|| regex.to_owned(), |regex| format!("(?i){regex}")))
-        }
-        None if entry.is_empty() => Test::Absent,
-        None => Test::Is(entry.strip_prefix('\\').unwrap_or(entry).to_owned()),
+        Some("^$") if is_header => return Some(Test::Absent),
+        Some(regex) => return Some(Test::Regex(insensitive(regex))),
+        None => {}
     }
+    let text = plain(entry);
+    match part {
+        By::Word("path") if !text.starts_with('/') => None,
+        By::Word("path") if text.contains(|each: char| each.is_ascii_alphabetic()) => {
+            let path = regex::escape(&escaped(text.trim_end_matches('/')));
+            Some(Test::Regex(format!("(?i)^{path}$")))
+        }
+        By::Word("path") => Some(Test::Is(escaped(text))),
+        By::Word("host") => (!text.contains('*') && !text.is_empty()).then(|| Test::Is(text.to_ascii_lowercase())),
+        By::Word("method") => (!text.is_empty()).then(|| Test::Is(text.to_ascii_uppercase())),
+        By::Address(_) => text.parse::<IpAddr>().ok().map(|address| Test::Is(address.to_string())),
+        _ if text.is_empty() => Some(Test::Absent),
+        _ if is_header && text.contains(|each: char| each.is_ascii_alphabetic()) => {
+            Some(Test::Regex(format!("(?i)^{}$", regex::escape(text))))
+        }
+        _ => Some(Test::Is(text.to_owned())),
+    }
+}
+
+/// A header is missing, or empty, which nginx does not tell apart.
+fn empty() -> Condition {
+    Condition::except([Test::Regex(".".to_owned())])
+}
+
+fn filled() -> Condition {
+    Condition { any: vec![Test::Present], not: vec![Test::Regex("^$".to_owned())] }
 }
 
 /// The requests of which a part passes a test, or any without one, and none of the tests before it.
@@ -214,30 +308,42 @@ fn scope(part: &By, test: Option<&Test>, before: &[Test]) -> Option<Scope> {
     let mut scope = Scope::default();
     match part {
         By::Header(name) => {
-            // nginx compares the texts of a map ignoring case.
-            for test in condition.any.iter_mut().chain(&mut condition.not) {
-                if let Test::Is(text) = test
-                    && text.contains(|each: char| each.is_ascii_alphabetic())
-                {
-                    *test = Test::Regex(format!("(?i)^{}$", regex::escape(text)));
+            let of = |condition| Scope { headers: vec![(name.clone(), condition)], ..Scope::default() };
+            let takes_empty = |test: &Test| *test == Test::Absent || matches!(test, Test::Regex(_)) && test.covers("");
+            let is_taken = before.iter().any(takes_empty);
+            let not: Vec<Test> = before.iter().filter(|test| **test != Test::Absent).cloned().collect();
+            match test {
+                Some(Test::Absent) => scope = of(empty()),
+                // An absent header passes no test.
+                Some(test) if takes_empty(test) && !is_taken => return None,
+                Some(test) => {
+                    scope = of(Condition::of([test.clone()]));
+                    let meets = |not: &&Test| match (test, not) {
+                        (Test::Regex(regex), Test::Is(text)) => Test::Regex(format!("(?i){regex}")).covers(text),
+                        _ => true,
+                    };
+                    scope.except.extend(not.iter().filter(meets).map(|not| of(Condition::of([not.clone()]))));
                 }
-            }
-            if let Some(absent) = condition.not.iter().position(|test| *test == Test::Absent) {
-                condition.not.remove(absent);
-                if condition.any.is_empty() {
-                    condition.any.push(Test::Present);
+                None if is_taken => {
+                    let not = [not, filled().not].concat();
+                    scope = of(Condition { any: vec![Test::Present], not });
                 }
-            }
-            if !condition.is_open() {
-                scope.headers.push((name.clone(), condition.fits_header().then_some(condition)?));
+                None if not.is_empty() => {}
+                None => scope = of(Condition::except(not)),
             }
         }
         By::Word("host") => scope.hosts = condition,
         By::Word("path") => scope.paths = condition,
         By::Word("method") => match test {
             Some(Test::Is(method)) => scope.methods.push(method.clone()),
-            None if before.is_empty() => {}
-            _ => return None,
+            None => {
+                let text = |test: &Test| if let Test::Is(method) = test { Some(method.clone()) } else { None };
+                let methods: Option<Vec<_>> = before.iter().map(text).collect();
+                scope.except.extend(
+                    methods.filter(|methods| !methods.is_empty()).map(|methods| Scope { methods, ..Scope::default() }),
+                );
+            }
+            Some(_) => return None,
         },
         By::Address(_) if condition.any.iter().chain(&condition.not).all(|test| matches!(test, Test::Is(_))) => {
             scope.networks = condition;
@@ -253,7 +359,7 @@ fn geo(geo: &Directive) -> Result<Vec<Case>, String> {
     if let Some(word) = geo.block.iter().find(|entry| words[1..].contains(&entry.name.as_str())) {
         return Err(format!("`{}` in the `geo` of `{}`", word.name, geo.arguments.join(" ")));
     }
-    if geo.arguments.len() > 1 && !matches!(geo.argument(0), "$remote_addr" | "$binary_remote_addr") {
+    if geo.arguments.len() > 1 && geo.argument(0) != "$remote_addr" {
         return Err(format!("a `geo` of `{}`", geo.argument(0)));
     }
     let networks: Vec<(&Directive, IpNet)> =

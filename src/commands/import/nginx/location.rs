@@ -1,36 +1,37 @@
-//! Servers and locations: which requests end in which block.
+//! Blocks: which requests end in a server or location.
+
+use regex::Regex;
 
 use super::super::scope::{Condition, Scope, Test};
 use super::super::text::piece;
+use super::Kind;
 use super::grammar::Directive;
+use super::server::{Server, Taken};
 
 /// A block that limits can stand in.
 pub(super) struct Block<'d> {
     pub(super) directive: Option<&'d Directive>,
     pub(super) directives: &'d [Directive],
     /// The requests that end here or in a block inside.
-    pub(super) scope: Scope,
-    /// False if paths and hosts cannot say which requests end here.
-    pub(super) is_reached: bool,
-    /// Why the scope is not the one of nginx.
-    pub(super) notes: Vec<String>,
+    pub(super) taken: Taken,
     pub(super) inner: Vec<Block<'d>>,
 }
 
 impl<'d> Block<'d> {
     /// The `http` block, with its servers.
     pub(super) fn http(directives: &'d [Directive]) -> Self {
-        let servers: Vec<&Directive> = directives.iter().filter(|inner| inner.name == "server").collect();
+        let servers = Server::all(directives);
         let inner = servers.iter().map(|server| {
-            let (hosts, notes) = hosts(server, &servers);
-            let is_reached = hosts.is_some();
-            let scope = Scope { hosts: hosts.unwrap_or_default(), ..Scope::default() };
-            let inner = locations(&server.block, &scope);
-            Block { directive: Some(server), directives: &server.block, scope, is_reached, notes, inner }
+            let mut taken = server.taken(&servers);
+            let block = &server.directive.block;
+            taken.notes.extend(leaves(block).map(left));
+            let inner = locations(block, &taken, &taken.scope, false);
+            Block { directive: Some(server.directive), directives: block, taken, inner }
         });
+        let taken = Taken { is_reached: true, ..Taken::default() };
         // A file that a server includes may have locations alone.
-        let inner = inner.chain(locations(directives, &Scope::default())).collect();
-        Self { directive: None, directives, scope: Scope::default(), is_reached: true, notes: Vec::new(), inner }
+        let inner = inner.chain(locations(directives, &taken, &taken.scope, false)).collect();
+        Self { directive: None, directives, taken, inner }
     }
 
     pub(super) fn own(&self, name: &str) -> impl Iterator<Item = &'d Directive> + use<'d> {
@@ -50,20 +51,19 @@ impl<'d> Block<'d> {
             from.iter().chain(from.iter().filter(|inner| inner.name == "location").flat_map(|inner| &inner.block));
         all.filter(move |directive| {
             let target = target(directive).filter(|target| target.starts_with('/'));
-            target.is_some_and(|target| self.scope.paths.covers(target.split('?').next().unwrap_or_default()))
+            target.is_some_and(|target| self.taken.scope.paths.covers(target.split('?').next().unwrap_or_default()))
         })
     }
 
-    /// Returns whether one of these settings stands in the block.
-    pub(super) fn has_settings(&self, status: &str, dry_run: &str) -> bool {
-        self.own(status).chain(self.own(dry_run)).next().is_some()
+    /// Returns whether it has other settings of this kind.
+    pub(super) fn has_settings(&self, kind: &Kind) -> bool {
+        self.own(kind.status).chain(self.own(kind.dry_run)).next().is_some()
     }
 
-    /// The directives by which requests leave the block before nginx counts them, under a condition.
-    pub(super) fn leave_before(&self) -> impl Iterator<Item = &'d Directive> + use<'d> {
-        let leaves = |directive: &Directive| ["return", "rewrite"].contains(&directive.name.as_str());
-        let ifs = self.own("if").filter(move |condition| condition.block.iter().any(leaves));
-        ifs.chain(self.own("rewrite").filter(|rewrite| rewrite.arguments.last().is_none_or(|flag| flag != "break")))
+    /// Notes on directives of a location that take requests out of it before nginx counts them. Those of a server are in its notes.
+    pub(super) fn leaves(&self) -> impl Iterator<Item = String> + use<'d> {
+        let is_location = self.directive.is_some_and(|directive| directive.name == "location");
+        is_location.then(|| leaves(self.directives).map(left)).into_iter().flatten()
     }
 
     /// Returns whether it is a named location, which takes no requests by their path.
@@ -71,79 +71,43 @@ impl<'d> Block<'d> {
         self.directive.is_some_and(|location| location.argument(0).starts_with('@'))
     }
 
-    /// Returns true if nginx answers in the phase before it counts.
+    /// Returns true if nginx answers before it counts.
     pub(super) fn answers(&self) -> bool {
-        self.directive.is_some() && self.own("return").next().is_some()
+        self.directive.is_some() && self.own("return").next().is_some() || self.is_internal()
+    }
+
+    /// Returns true if nginx also answers for all blocks inside.
+    pub(super) fn answers_inside(&self) -> bool {
+        self.answers() && (self.is_internal() || self.directive.is_some_and(|directive| directive.name == "server"))
+    }
+
+    fn is_internal(&self) -> bool {
+        self.directive.is_some() && self.own("internal").next().is_some()
+    }
+
+    fn modifier(&self) -> &'d str {
+        self.directive.map_or("", |directive| pattern(directive).0)
+    }
+
+    /// Returns true if a block inside takes all requests, of those that no others inside take.
+    pub(super) fn is_filled_by(&self, inner: &Self) -> bool {
+        !inner.is_named() && inner.taken.scope.paths.any == self.taken.scope.paths.any
     }
 }
 
-/// The hosts of a server: its names, or all that no other server has, if it is the default one. `None` if `match` cannot name them.
-fn hosts(server: &Directive, servers: &[&Directive]) -> (Option<Condition>, Vec<String>) {
-    let mut notes = Vec::new();
-    let is_pattern = |name: &&String| name.starts_with('~') || name.ends_with(".*");
-    for pattern in names(server).iter().filter(is_pattern) {
-        notes.push(server.origin.note(format!("{} has no equivalent: `host` has names and `*.NAME`.", piece(pattern))));
-    }
-    let own = tests(&names(server));
-    let shares = |other: &Directive| listens(other).iter().any(|listen| listens(server).contains(listen));
-    let others = || servers.iter().filter(|other| !std::ptr::eq(**other, server));
-    let beside: Vec<&Directive> = others().copied().filter(|other| shares(other)).collect();
-    let is_elsewhere = others().any(|other| {
-        !shares(other) && tests(&names(other)).iter().any(|name| !own.contains(name))
-            || !shares(other) && own.is_empty()
-    });
-    if is_elsewhere {
-        notes.push(server.origin.note("servers on other ports have other names or none; Weir sees hosts, not ports."));
-    }
-    let is_first = |listen: &String| {
-        servers.iter().find(|other| listens(other).contains(listen)).is_some_and(|first| std::ptr::eq(*first, server))
-    };
-    let is_marked = |server: &Directive| {
-        let listens = server.block.iter().filter(|directive| directive.name == "listen");
-        listens.flat_map(|directive| &directive.arguments).any(|word| word.starts_with("default"))
-    };
-    let is_default =
-        is_marked(server) || listens(server).iter().any(is_first) && !beside.iter().any(|other| is_marked(other));
-    let taken = tests(&beside.iter().flat_map(|other| names(other)).collect::<Vec<_>>());
-    if is_default && (own.is_empty() || !is_elsewhere) {
-        let taken = taken.into_iter().filter(|name| !own.contains(name));
-        for other in beside.iter().filter(|other| names(other).iter().any(|name| is_pattern(&name))) {
-            notes.push(
-                other.origin.note("hosts with names by this server's pattern count for the default server here."),
-            );
-        }
-        return (Some(Condition::except(taken)), notes);
-    }
-    // A name beats a `*.NAME`, and a longer one of these a shorter.
-    let inside = taken.iter().filter(|name| !own.contains(name) && own.iter().any(|own| name.is_within(own)));
-    let not: Vec<Test> = inside.cloned().collect();
-    ((!own.is_empty()).then_some(Condition { any: own, not }), notes)
+/// The directives by which requests leave a block before nginx counts them, under a condition.
+fn leaves(directives: &[Directive]) -> impl Iterator<Item = &Directive> {
+    let leaves = |directive: &Directive| ["return", "rewrite"].contains(&directive.name.as_str());
+    directives.iter().filter(move |directive| match directive.name.as_str() {
+        "if" => directive.block.iter().any(leaves),
+        "rewrite" => directive.arguments.last().is_none_or(|flag| flag != "break"),
+        _ => false,
+    })
 }
 
-/// The names of servers that `host` can have. `_` and others without a dot are those of no host.
-fn tests(names: &[String]) -> Vec<Test> {
-    let is_host = |name: &&String| !name.starts_with('~') && !name.ends_with(".*") && !name.is_empty() && *name != "_";
-    let both = |name: &String| match name.strip_prefix('.') {
-        Some(below) => vec![Test::is(below), Test::is(format!("*{name}"))],
-        None => vec![Test::is(name.as_str())],
-    };
-    names.iter().filter(is_host).flat_map(both).collect()
-}
-
-fn names(server: &Directive) -> Vec<String> {
-    let names = server.block.iter().filter(|directive| directive.name == "server_name");
-    names.flat_map(|directive| directive.arguments.iter().map(|name| name.to_ascii_lowercase())).collect()
-}
-
-/// The ports and sockets of a server.
-fn listens(server: &Directive) -> Vec<String> {
-    let listens = server.block.iter().filter(|directive| directive.name == "listen");
-    let mut ports: Vec<String> =
-        listens.map(|directive| directive.argument(0).rsplit(':').next().unwrap_or_default().to_owned()).collect();
-    if ports.is_empty() {
-        ports.push("80".to_owned());
-    }
-    ports
+fn left(directive: &Directive) -> String {
+    let what = "nginx does not count what {} answers or sends elsewhere; here it counts.";
+    directive.origin.note(what.replace("{}", &piece(&directive.text())))
 }
 
 /// A location's modifier and its path.
@@ -159,68 +123,149 @@ fn pattern(location: &Directive) -> (&str, &str) {
 
 fn test(location: &Directive) -> Test {
     match pattern(location) {
-        ("=", path) => Test::is(path),
-        ("~", regex) => Test::Regex(regex.to_owned()),
-        ("~*", regex) => Test::Regex(format!("(?i){regex}")),
-        (_, path) => Test::below(path),
+        ("=", path) => Test::Is(escaped(path)),
+        ("~", regex) => Test::Regex(without_slash(regex)),
+        ("~*", regex) => Test::Regex(format!("(?i){}", without_slash(regex))),
+        (_, path) => Test::below(&escaped(path)),
     }
+}
+
+/// A decoded path as the text of a pattern, in which some characters are special.
+pub(super) fn escaped(path: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~!$&'()+,;=:@".contains(&byte);
+    path.bytes()
+        .map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+/// A regular expression for paths without the slash at their end.
+fn without_slash(regex: &str) -> String {
+    regex.strip_suffix("/$").map_or_else(|| regex.to_owned(), |regex| format!("{regex}/?$"))
+}
+
+fn is_regex(modifier: &str) -> bool {
+    modifier.starts_with('~')
 }
 
 /// Returns false if no limit depends on which requests a location takes. Then nothing is computed: a server may have thousands.
 fn matters(location: &Directive) -> bool {
     let is_it = |directive: &Directive| {
-        directive.name.starts_with("limit_") || directive.name == "return" || matters(directive)
+        directive.name.starts_with("limit_")
+            || ["return", "internal"].contains(&directive.name.as_str())
+            || matters(directive)
     };
     location.block.iter().any(is_it)
 }
 
 /// The locations in a block. nginx takes the exact one, else the longest prefix, unless a regular expression matches; the first
-/// of those counts.
-fn locations<'d>(directives: &'d [Directive], outer: &Scope) -> Vec<Block<'d>> {
+/// of those counts. Exact ones and regular expressions inside a location precede regular expressions outside: their outer
+/// scope is `before`.
+fn locations<'d>(directives: &'d [Directive], outer: &Taken, before: &Scope, mut all_matter: bool) -> Vec<Block<'d>> {
     let all: Vec<&Directive> = directives.iter().filter(|inner| inner.name == "location").collect();
-    let mut blocks = Vec::new();
-    for (place, location) in all.iter().enumerate() {
-        let mut notes = Vec::new();
+    // Beside a location that takes the rest, the others have the limits around them.
+    all_matter |= all.iter().any(|location| {
+        let is_whole = pattern(location).1 == "/" || outer.scope.paths.any == [test(location)];
+        is_whole && ["", "^~"].contains(&pattern(location).0) && matters(location)
+    });
+    let mut blocks: Vec<(usize, Block<'d>)> = Vec::new();
+    let (regexes, others): (Vec<_>, Vec<_>) =
+        all.iter().enumerate().partition(|(_, location)| is_regex(pattern(location).0));
+    for (place, location) in others.into_iter().chain(regexes) {
         let (modifier, path) = pattern(location);
-        let is_below = |other: &str| other.starts_with(path) || other == path.trim_end_matches('/');
-        let own = (path != "/").then(|| test(location));
-        let mut scope = Scope { paths: Condition::of(own), ..Scope::default() };
-        let is_needed = matters(location);
-        for (other_place, other) in all.iter().enumerate().filter(|(other, _)| is_needed && *other != place) {
-            let (other_modifier, other_path) = pattern(other);
-            let is_regex = |modifier: &str| modifier.starts_with('~');
-            let takes = match (modifier, other_modifier) {
-                _ if other_path.starts_with('@') => false,
-                ("=", _) => false,
-                (own, "=") => is_regex(own) || is_below(other_path),
-                (own, other) if is_regex(own) && is_regex(other) => other_place < place,
-                (own, other) if is_regex(own) => other == "^~",
-                (own, other) if is_regex(other) => own != "^~",
-                _ => other_path.len() > path.len() && is_below(other_path),
-            };
-            if takes {
-                scope.paths.exclude(&[test(other)]);
+        let mut taken = Taken { scope: Scope::default(), ..outer.clone() };
+        if is_regex(modifier) || modifier == "=" || path != "/" {
+            taken.scope.paths.any.push(test(location));
+        }
+        let mut before_regexes = taken.scope.clone();
+        if all_matter || matters(location) {
+            take(&mut taken, &mut before_regexes, place, &all);
+        }
+        let around = if modifier == "=" || is_regex(modifier) { before } else { &outer.scope };
+        taken.scope = join(around, &taken.scope).unwrap_or_default();
+        before_regexes = join(before, &before_regexes).unwrap_or_default();
+        if is_regex(modifier) {
+            before_regexes.clone_from(&taken.scope);
+            let first =
+                |block: &&Block<'_>| block.directive.is_some_and(|inner| ["=", "~", "~*"].contains(&pattern(inner).0));
+            let inside = blocks
+                .iter()
+                .filter(|(_, block)| !is_regex(block.modifier()))
+                .flat_map(|(_, block)| &block.inner)
+                .filter(first);
+            if !taken.scope.subtract_all(inside.map(|block| &block.taken.scope)) {
+                taken
+                    .wider
+                    .push(location.origin.note("it also covers what regular expressions inside other locations take."));
             }
         }
-        let mut is_reached = !path.starts_with('@');
-        if !is_reached {
-            notes
+        if location.argument(0).starts_with('@') || location.block.iter().any(|inner| inner.name == "internal") {
+            taken.is_reached = false;
+            taken
+                .notes
                 .push(location.origin.note("nginx sends requests here from elsewhere, which their paths do not tell."));
+        } else if is_regex(modifier) && Regex::new(path).is_err() {
+            taken.is_reached = false;
+            taken.notes.push(location.origin.note("Weir cannot read this regular expression."));
         }
-        let whole = outer.and(&scope).unwrap_or_else(|| {
-            is_reached = false;
-            notes.push(location.origin.note("its path cannot be joined with the one around it."));
-            Scope { paths: scope.paths.clone(), ..outer.clone() }
-        });
-        let inner = locations(&location.block, &whole);
-        blocks.push(Block {
-            directive: Some(location),
-            directives: &location.block,
-            scope: whole,
-            is_reached,
-            notes,
-            inner,
-        });
+        let inner = locations(&location.block, &taken, &before_regexes, all_matter);
+        blocks.push((place, Block { directive: Some(location), directives: &location.block, taken, inner }));
     }
-    blocks
+    blocks.sort_by_key(|(place, _)| *place);
+    blocks.into_iter().map(|(_, block)| block).collect()
+}
+
+/// Takes what other locations take away from one.
+fn take(taken: &mut Taken, before_regexes: &mut Scope, place: usize, all: &[&Directive]) {
+    let Some(location) = all.get(place) else { return };
+    let (modifier, path) = pattern(location);
+    let is_below = |other: &str, path: &str| other.starts_with(path) || other == path.trim_end_matches('/');
+    for (other_place, other) in all.iter().enumerate().filter(|(other, _)| *other != place) {
+        let (other_modifier, other_path) = pattern(other);
+        let takes = match (modifier, other_modifier) {
+            _ if other_path.starts_with('@') => false,
+            ("=", _) => false,
+            (own, "=") => is_regex(own) || is_below(other_path, path),
+            (own, other) if is_regex(own) && is_regex(other) => other_place < place,
+            (own, other) if is_regex(own) => other == "^~",
+            (own, other) if is_regex(other) => own != "^~",
+            _ => other_path.len() > path.len() && is_below(other_path, path),
+        };
+        if !takes {
+            continue;
+        }
+        if is_regex(other_modifier) && Regex::new(other_path).is_err() {
+            taken.wider.push(other.origin.note(format!("`match` cannot except what {} takes.", piece(&other.text()))));
+            continue;
+        }
+        // Below `^~` a longer location without it is open to regular expressions again.
+        let inside = all.iter().filter(|_| is_regex(modifier) && other_modifier == "^~");
+        let again = inside.filter(|inner| {
+            pattern(inner).0.is_empty()
+                && pattern(inner).1.len() > other_path.len()
+                && is_below(pattern(inner).1, other_path)
+        });
+        let not: Vec<Test> = again.map(|inner| test(inner)).collect();
+        if not.is_empty() {
+            taken.scope.paths.exclude(&[test(other)]);
+        } else {
+            let paths = Condition { any: vec![test(other)], not };
+            taken.scope.except.push(Scope { paths, ..Scope::default() });
+        }
+        if !is_regex(other_modifier) {
+            before_regexes.paths.exclude(&[test(other)]);
+        }
+    }
+}
+
+/// The requests of a scope that an outer one covers, too; `None` if `match` and exceptions cannot say that.
+pub(super) fn join(outer: &Scope, scope: &Scope) -> Option<Scope> {
+    let without_paths = |scope: &Scope| Scope { paths: Condition::default(), ..scope.clone() };
+    outer.and(scope).or_else(|| {
+        let mut both = without_paths(outer).and(&without_paths(scope))?;
+        both.paths = scope.paths.clone();
+        both.paths.exclude(&outer.paths.not);
+        // What is not below the paths around it is excepted.
+        both.except.push(Scope { paths: Condition::except(outer.paths.any.clone()), ..Scope::default() });
+        Some(both)
+    })
 }

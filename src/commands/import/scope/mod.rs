@@ -110,9 +110,11 @@ impl Scope {
         if self.cut(taken) {
             return true;
         }
-        let fits = taken.except.is_empty() && self.except.len() < MOST_EXCEPTIONS;
-        if fits && !self.except.contains(taken) {
-            self.except.push(taken.clone());
+        // What both do not cover need not be said again.
+        let fits = taken.except.iter().all(|scope| self.except.contains(scope)) && self.except.len() < MOST_EXCEPTIONS;
+        let taken = Self { except: Vec::new(), ..taken.clone() };
+        if fits && !self.except.contains(&taken) {
+            self.except.push(taken);
         }
         fits
     }
@@ -138,7 +140,7 @@ impl Scope {
         {
             return true;
         }
-        if !taken.except.is_empty() {
+        if !taken.except.iter().all(|scope| self.except.contains(scope)) {
             return false;
         }
         let within = |own: &[Test], other: &[Test]| {
@@ -192,7 +194,11 @@ impl Scope {
         let header = |(name, condition): &(String, Condition)| match condition.any.as_slice() {
             [Test::Absent] => Some(None),
             [Test::Present] => Some(Some((name.clone(), "weir".to_owned()))),
-            _ => condition.sample("weir").map(|value| Some((name.clone(), value))),
+            // A missing header has no value that is excluded.
+            any => match condition.sample("weir") {
+                Some(value) => Some(Some((name.clone(), value))),
+                None => any.is_empty().then_some(None),
+            },
         };
         let headers: Option<Vec<_>> = self.headers.iter().map(header).collect();
         let sample = Sample {
@@ -216,7 +222,7 @@ impl Scope {
         let value = |name: &str| sample.headers.iter().find(|(own, _)| own == name).map(|(_, value)| value);
         let header = |(name, condition): &(String, Condition)| match value(name) {
             Some(value) => condition.covers(value),
-            None => condition.any.contains(&Test::Absent),
+            None => condition.any.is_empty() || condition.any.contains(&Test::Absent),
         };
         (self.methods.is_empty() || self.methods.contains(&sample.method))
             && sample.host.as_ref().map_or(self.hosts.any.is_empty(), |host| self.hosts.covers(host))
