@@ -363,7 +363,7 @@ fn caddy_that_asks_weir_decides_as_nginx_did() {
     for case in NGINX.iter().filter(|case| ["burst.conf", "precedence.conf", "header.conf"].contains(&case.file)) {
         let holding = Holding::start();
         let folder = tempfile::tempdir().unwrap();
-        let (nginx, _nginx) = case.start(&case.template(&holding), folder.path());
+        let (nginx, _nginx) = start(Program::Nginx, case.file, &case.template(&holding), folder.path());
         let imported = run_in(folder.path(), &["import", "nginx", case.file]);
         let weir = Weir::serve(&imported.out, &["--check", "127.0.0.1:0", "--trusted-proxies", "127.0.0.1"]);
         let (check, upstream) = (weir.listener("check"), holding.upstream.address);
@@ -389,15 +389,15 @@ fn caddy_that_asks_weir_decides_as_nginx_did() {
 }
 
 /// An upstream that holds its answers back while its gate is closed.
-struct Holding {
-    upstream: Upstream,
+pub(super) struct Holding {
+    pub(super) upstream: Upstream,
     gate: Arc<(Mutex<bool>, Condvar)>,
     /// The requests that have arrived.
     arrived: Arc<AtomicUsize>,
 }
 
 impl Holding {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let gate: Arc<(Mutex<bool>, Condvar)> = Arc::new((Mutex::new(true), Condvar::new()));
         let (seen, arrived) = (Arc::clone(&gate), Arc::new(AtomicUsize::new(0)));
         let counter = Arc::clone(&arrived);
@@ -423,7 +423,7 @@ impl Beside {
     fn run(&self, format: &str) {
         let holding = Holding::start();
         let folder = tempfile::tempdir().unwrap();
-        let (address, _gateway) = self.start(&self.template(&holding), folder.path());
+        let (address, _gateway) = start(self.program, self.file, &self.template(&holding), folder.path());
         let imported = run_in(folder.path(), &["import", format, self.file]);
         assert_eq!(imported.code, Some(0), "{}: {}", self.file, imported.text());
         let url = format!("http://{}", holding.upstream.address);
@@ -439,27 +439,28 @@ impl Beside {
         let file = repository().join("integration/cases/import/beside").join(self.file);
         std::fs::read_to_string(file).unwrap().replace("UPSTREAM", &holding.upstream.address.to_string())
     }
+}
 
-    fn start(&self, template: &str, folder: &Path) -> (SocketAddr, Process) {
-        let file = folder.join(self.file);
-        on_free_port(self.file, |address| {
-            let path = folder.display();
-            let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-                .map(|kind| format!("{kind}_temp_path {path}/{kind}; "))
-                .concat();
-            let text = template.replace("LISTEN", &address.to_string()).replacen(
-                "http {",
-                &format!("pid {path}/pid;\nhttp {{\n{temporary}"),
-                1,
-            );
-            std::fs::write(&file, text).unwrap();
-            let mut command = self.program.command(&file);
-            if self.program == Program::Nginx {
-                command.args(["-g", "daemon off; master_process off; error_log stderr;"]).stderr(Stdio::null());
-            }
-            Some((address, Process::listening(&mut command, address)?))
-        })
-    }
+/// Starts a gateway with a configuration, which is a file in this folder then.
+pub(super) fn start(program: Program, name: &str, template: &str, folder: &Path) -> (SocketAddr, Process) {
+    let file = folder.join(name);
+    on_free_port(name, |address| {
+        let path = folder.display();
+        let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|kind| format!("{kind}_temp_path {path}/{kind}; "))
+            .concat();
+        let text = template.replace("LISTEN", &address.to_string()).replacen(
+            "http {",
+            &format!("pid {path}/pid;\nhttp {{\n{temporary}"),
+            1,
+        );
+        std::fs::write(&file, text).unwrap();
+        let mut command = program.command(&file);
+        if program == Program::Nginx {
+            command.args(["-g", "daemon off; master_process off; error_log stderr;"]).stderr(Stdio::null());
+        }
+        Some((address, Process::listening(&mut command, address)?))
+    })
 }
 
 impl Ask {
@@ -470,7 +471,7 @@ impl Ask {
 }
 
 /// A request such as `GET /a host=b from=127.0.0.2 x-key=c`, sent from its address.
-fn send(to: SocketAddr, line: &str) -> Wire {
+pub(super) fn send(to: SocketAddr, line: &str) -> Wire {
     let mut words = line.split(' ');
     let (method, path) = (words.next().unwrap(), words.next().unwrap());
     let words: Vec<(&str, &str)> = words.map(|word| word.split_once('=').unwrap()).collect();

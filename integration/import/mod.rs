@@ -15,6 +15,7 @@ mod apisix;
 mod beside;
 mod corpus;
 mod kong;
+mod random;
 mod verdicts;
 
 /// The start of all buckets in microseconds. It is a full hour, as clock windows start with one.
