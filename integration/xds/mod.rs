@@ -272,7 +272,8 @@ fn a_process_waits_for_a_server_that_does_not_know_its_node_and_tells() {
     assert_eq!(Client::of(&optional).passing("api", "user=ann"), 3);
 }
 
-/// In TLS 1.3, the handshake of the client succeeds without the certificate that the server wants.
+/// In TLS 1.3, the handshake of the client succeeds without the certificate that the server wants. The server's alert is lost if
+/// the connection is reset before the client reads it, so only the advice is certain.
 #[test]
 fn a_server_that_refuses_the_connection_is_told_with_what_to_check() {
     let (authority, config_of_server) = certificates();
@@ -289,7 +290,7 @@ fn a_server_that_refuses_the_connection_is_told_with_what_to_check() {
     };
     let closed = "the server closed the connection before it answered";
     let url = format!("https://localhost:{port}");
-    refused(url, &["--xds-ca", ca.to_str().unwrap()], &[closed, "CertificateRequired", "check --xds-cert"]);
+    refused(url, &["--xds-ca", ca.to_str().unwrap()], &[closed, "check --xds-cert"]);
     refused(format!("http://localhost:{port}"), &[], &[closed, "https://"]);
 }
 
