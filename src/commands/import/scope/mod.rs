@@ -311,13 +311,12 @@ mod tests {
         let scopes = |paths: &[Condition], hosts: &[Condition]| -> Vec<Scope> {
             let all = paths
                 .iter()
-                .step_by(3)
-                .flat_map(|paths| hosts.iter().step_by(5).map(|hosts| (paths.clone(), hosts.clone())));
+                .step_by(4)
+                .flat_map(|paths| hosts.iter().step_by(8).map(|hosts| (paths.clone(), hosts.clone())));
             all.map(|(paths, hosts)| Scope { hosts, paths, ..Scope::default() }).collect()
         };
-        let all = [scopes(&paths(), &hosts()), scopes(&with_regexes(), &hosts()[..9])].concat();
-        for other in &all {
-            for own in &all {
+        for all in [scopes(&paths(), &hosts()), scopes(&with_regexes(), &hosts()[..9])] {
+            for (own, other) in all.iter().flat_map(|own| all.iter().map(move |other| (own, other))) {
                 let mut left = own.clone();
                 found += usize::from(left.cut(other));
                 left = own.clone();
