@@ -388,7 +388,7 @@ fn caddy_that_asks_weir_decides_as_nginx_did() {
     }
 }
 
-/// An upstream that holds its answers back while its gate is closed.
+/// An upstream that can hold its answers back.
 pub(super) struct Holding {
     pub(super) upstream: Upstream,
     gate: Arc<(Mutex<bool>, Condvar)>,

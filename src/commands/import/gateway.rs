@@ -52,7 +52,7 @@ pub(super) enum Rate {
 #[derive(Clone, Debug)]
 pub(super) struct GatewayLimit {
     pub(super) name: String,
-    /// The gateway's key of counters.
+    /// The gateway's key of counters. What the limit covers and counts by is added to one with a line break.
     pub(super) identity: String,
     pub(super) origin: Origin,
     /// The gateway's setting, in short.
@@ -123,6 +123,10 @@ impl GatewayLimit {
         let by: Vec<String> = self.by.iter().map(By::text).collect();
         fields.push(("by", if by.is_empty() { "global".to_owned() } else { one_or_list(&by) }));
         fields.extend(self.missing.map(|missing| ("missing", missing.to_owned())));
+        if self.identity.contains('\n') {
+            let parts: Vec<&str> = fields.iter().map(|(_, value)| value).chain(&except).map(String::as_str).collect();
+            self.identity.push_str(&parts.join(" "));
+        }
         if self.is_shadow {
             fields.push(("mode", "shadow".to_owned()));
         }

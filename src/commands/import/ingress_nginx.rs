@@ -325,7 +325,7 @@ impl<'n> Ingress<'n> {
         scope.networks.exclude(&networks.map(|network| Test::Is(network_of(network))).collect::<Vec<_>>());
         GatewayLimit {
             name: format!("{}-{name}", self.name),
-            identity: format!("{}-{name}\n{scope:?}", self.name),
+            identity: format!("{}-{name}\n", self.name),
             origin: origin.clone(),
             source: source.to_owned(),
             notes,

@@ -115,7 +115,7 @@ pub(super) fn limits(
             let Some(scope) = case.and_then(|case| scope.and(&case)) else { continue };
             limits.push(GatewayLimit {
                 name: name.clone(),
-                identity: format!("{name}\n{scope:?} {by:?}"),
+                identity: format!("{name}\n"),
                 origin: instance.origin.clone(),
                 source: format!("{name}{}", shown(instance)),
                 notes: std::mem::take(&mut told),

@@ -74,7 +74,7 @@ pub(super) struct Document {
     tests: Vec<LimitTest>,
     /// The conditions of exemptions, with the limits that they are from.
     exemptions: BTreeMap<String, Vec<usize>>,
-    /// True if the file silences the finding that any client can be exempt by what it sends.
+    /// True if an exemption goes by what clients send, so that the linter's finding about it is to be silenced.
     has_claimable_exemptions: bool,
     /// The settings about limits in the files, and how many of them the document uses or tells of; `None` if the format counts none.
     settings: Option<[usize; 2]>,

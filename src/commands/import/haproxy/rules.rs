@@ -226,7 +226,7 @@ impl<'s> Rules<'s> {
         }
         let limit = GatewayLimit {
             name: format!("{}-{}", self.section.name, counter.name).trim_start_matches('-').to_owned(),
-            identity: format!("{}\n{} {:?}", track.table, counter.name, track.by),
+            identity: format!("{}\n{} ", track.table, counter.name),
             origin: line.origin.clone(),
             source: line.text(),
             notes,

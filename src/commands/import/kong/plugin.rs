@@ -155,7 +155,7 @@ pub(super) fn limits(
                 let name = instance.name(gateway);
                 let missing = by.iter().any(|by| matches!(by, By::FirstHeader(_))).then_some("shared");
                 limits.push(GatewayLimit {
-                    identity: format!("{name}\n{scope:?} {by:?}"),
+                    identity: format!("{name}\n"),
                     origin: instance.origin.clone(),
                     source: format!("{name} {}", shown(instance)),
                     notes: std::mem::take(&mut told),

@@ -92,11 +92,7 @@ impl<'d> Draft<'d> {
             };
             let limit = GatewayLimit {
                 name: name.to_owned(),
-                identity: if is_first && place == 0 {
-                    name.to_owned()
-                } else {
-                    format!("{name}\n{scope:?} {:?}", case.by)
-                },
+                identity: if is_first && place == 0 { name.to_owned() } else { format!("{name}\n") },
                 origin: origin.clone(),
                 source: self.directive.text(),
                 notes: notes.clone(),

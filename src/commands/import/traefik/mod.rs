@@ -319,7 +319,7 @@ impl Draft<'_> {
         }
         let limit = GatewayLimit {
             name: format!("{}-{}", self.router, self.middleware.name),
-            identity: format!("{}\n{} {} {:?}", self.middleware.name, self.kind, self.router, self.scope),
+            identity: format!("{}\n{} {} ", self.middleware.name, self.kind, self.router),
             origin: origin.clone(),
             source: format!("{} of {} at {}", self.kind, self.middleware.name, self.router),
             notes,
