@@ -12,8 +12,28 @@ const CONFIGURATIONS: u64 = 40;
 const REQUESTS: usize = 40;
 
 /// Each zone is used in one place: nginx counts several together, which the import tells.
-const KEYS: [&str; 6] =
-    ["$binary_remote_addr", "$http_x_key", "$uri", "$request_method", "$binary_remote_addr$http_x_key", "$host"];
+const KEYS: [&str; 12] = [
+    "$binary_remote_addr",
+    "$http_x_key",
+    "$uri",
+    "$request_method",
+    "$binary_remote_addr$http_x_key",
+    "$host",
+    "$arg_k",
+    "$cookie_k",
+    "$by_header",
+    "$by_path",
+    "$by_host$arg_k",
+    "$by_place",
+];
+
+const MAPS: &str = r#"
+map $http_x_key $by_header { default $binary_remote_addr; "" ""; 1 ""; ~^3 $uri; }
+map $uri $by_path { default ""; /a $binary_remote_addr; ~*\.php$ $host; ~^/d $http_x_key; }
+map $host $by_host { default all; a.example ""; ~^x\. x; }
+geo $place { default far; 127.0.0.2 near; }
+map $place $by_place { near ""; default $request_method; }
+"#;
 
 const LOCATIONS: [&str; 9] = ["= /", "= /a", "/a", "/a/b", "^~ /a/c", "~ \\.php$", "~* ^/a/.*\\.txt$", "^~ /d", "/e"];
 
@@ -87,7 +107,7 @@ impl Configuration<'_> {
             names.push("_");
         }
         let servers: String = names.into_iter().map(|name| self.server(name)).collect();
-        format!("events {{ worker_connections 256; }}\nhttp {{\n{}{limit}\n{servers}}}\n", self.zones)
+        format!("events {{ worker_connections 256; }}\nhttp {{{MAPS}{}{limit}\n{servers}}}\n", self.zones)
     }
 }
 
@@ -95,8 +115,10 @@ fn request(random: &mut Random) -> String {
     let method = random.of(&["GET", "GET", "GET", "POST"]);
     let (path, host) = (random.of(&PATHS), random.of(&HOSTS));
     let from = random.of(&["127.0.0.1", "127.0.0.1", "127.0.0.2"]);
-    let key = random.of(&["", "", " x-key=1", " x-key=2"]);
-    format!("{method} {path} host={host} from={from}{key}")
+    let argument = random.of(&["", "", "?k=1", "?k=2&k=1"]);
+    let key = random.of(&["", "", " x-key=1", " x-key=2", " x-key=3a"]);
+    let cookie = random.of(&["", "", " cookie=k=1", " cookie=k=2"]);
+    format!("{method} {path}{argument} host={host} from={from}{key}{cookie}")
 }
 
 /// Returns whether standard error tells of nothing that decides.

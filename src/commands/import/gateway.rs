@@ -31,8 +31,10 @@ pub(super) enum By {
     Header(String),
     /// The first value of a header, and its whole text.
     FirstHeader(String),
+    /// The first value of a query parameter.
     Query(String),
-    Cookie(String),
+    /// A cookie, and which of several values counts: `first` or `last`.
+    Cookie(String, &'static str),
     /// `host`, `method`, `path`, or another word of `by`.
     Word(&'static str),
     TlsSubject,
@@ -79,8 +81,10 @@ impl By {
             Self::Header(name) if name == "authorization" => "credentials".to_owned(),
             Self::Header(name) => map(&[("header", quoted(name))]),
             Self::FirstHeader(name) => map(&[("header", quoted(name)), ("duplicates", "first".to_owned())]),
-            Self::Query(name) => map(&[("query", quoted(name))]),
-            Self::Cookie(name) => map(&[("cookie", quoted(name))]),
+            Self::Query(name) => map(&[("query", quoted(name)), ("duplicates", "first".to_owned())]),
+            Self::Cookie(name, duplicates) => {
+                map(&[("cookie", quoted(name)), ("duplicates", (*duplicates).to_owned())])
+            }
             Self::Word(word) => (*word).to_owned(),
             Self::TlsSubject => "{ tls: subject }".to_owned(),
         }
@@ -266,7 +270,7 @@ impl GatewayLimit {
                 By::Header(name) | By::FirstHeader(name) if !headers.iter().any(|(own, _)| own == name) => {
                     headers.push((name.clone(), "Bearer weir".to_owned()));
                 }
-                By::Cookie(name) => headers.push(("cookie".to_owned(), format!("{name}=weir"))),
+                By::Cookie(name, _) => headers.push(("cookie".to_owned(), format!("{name}=weir"))),
                 By::Query(name) => path = format!("{path}?{name}=weir"),
                 _ => {}
             }

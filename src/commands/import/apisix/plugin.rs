@@ -160,7 +160,7 @@ fn differences(
     {
         told.push(instance.origin.note("APISIX delays those beyond `conn`; here all that it lets in are in flight."));
     }
-    if cases.iter().flat_map(|(_, by)| by).any(|by| matches!(by, By::Query(_) | By::Cookie(_))) {
+    if cases.iter().flat_map(|(_, by)| by).any(|by| matches!(by, By::Query(_) | By::Cookie(..))) {
         told.push(
             instance.origin.note("APISIX counts a request without the key by its address; here it is not counted."),
         );
@@ -259,7 +259,7 @@ fn part(variable: &str) -> Option<By> {
         _ => match variable.split_once('_')? {
             ("http", name) => By::FirstHeader(name.replace('_', "-").to_lowercase()),
             ("arg", name) => By::Query(name.to_owned()),
-            ("cookie", name) => By::Cookie(name.to_owned()),
+            ("cookie", name) => By::Cookie(name.to_owned(), "first"),
             _ => return None,
         },
     })

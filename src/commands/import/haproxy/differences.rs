@@ -32,7 +32,7 @@ pub(super) fn of_rule(denial: &Denial<'_>, track: &Track<'_>, limited: &Scope, r
 pub(super) fn of_key(track: &Track<'_>, table: &Line) -> (Vec<String>, bool) {
     let fetch = Fetch::of(track.key);
     let kind = table.after("type").unwrap_or_default();
-    let is_text = track.by.iter().any(|by| matches!(by, By::Header(_) | By::Query(_) | By::Cookie(_)));
+    let is_text = track.by.iter().any(|by| matches!(by, By::Header(_) | By::Query(_) | By::Cookie(..)));
     let is_address = is_text && (fetch.name == "hdr_ip" || ["ip", "ipv6"].contains(&kind));
     let most = table.after("len").unwrap_or("32");
     let last = if is_text && fetch.name == "hdr" { " of the last value in a list" } else { "" };
@@ -81,7 +81,7 @@ pub(super) fn changes<'l>(
     let in_key = |part: &By| {
         track.by.iter().any(|by| match (part, by) {
             (By::Address(_), By::Address(_)) | (By::Query(_), By::Query(_)) => true,
-            (By::Header(name), By::Cookie(_)) => name == "cookie",
+            (By::Header(name), By::Cookie(..)) => name == "cookie",
             _ => part == by,
         })
     };

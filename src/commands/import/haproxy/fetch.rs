@@ -182,7 +182,7 @@ pub(super) fn key(text: &str) -> Result<Vec<By>, String> {
         "hdr" | "fhdr" if argument.eq_ignore_ascii_case("host") => vec![By::Word("host")],
         "hdr" | "fhdr" | "hdr_ip" => vec![By::Header(argument.to_ascii_lowercase())],
         "url_param" | "urlp" => vec![By::Query(argument.to_owned())],
-        "cook" => vec![By::Cookie(argument.to_owned())],
+        "cook" => vec![By::Cookie(argument.to_owned(), "last")],
         "path" => vec![By::Word("path")],
         "method" => vec![By::Word("method")],
         "base" | "base32" => vec![By::Word("host"), By::Word("path")],

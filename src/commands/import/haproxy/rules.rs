@@ -266,7 +266,7 @@ impl<'s> Rules<'s> {
     fn of_fallback(before: &[&Track<'s>], limited: &mut Scope) -> Vec<String> {
         let mut notes = Vec::new();
         for before in before {
-            if before.by.iter().any(|by| matches!(by, By::Header(_) | By::Query(_) | By::Cookie(_))) {
+            if before.by.iter().any(|by| matches!(by, By::Header(_) | By::Query(_) | By::Cookie(..))) {
                 notes.push(
                     before
                         .line

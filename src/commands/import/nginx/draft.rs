@@ -15,6 +15,12 @@ use super::{Kind, is_zone};
 /// The most lines that a comment names.
 const MOST_LINES: usize = 5;
 
+/// Variables of which several values are one client here.
+const NARROWER: [(&str, &str); 2] = [
+    ("http_authorization", "the scheme may be written in upper or lower case, or be missing"),
+    ("http_host", "upper and lower case and the port make no difference"),
+];
+
 /// Weir's own status.
 pub(super) const TOO_MANY_REQUESTS: u64 = 429;
 
@@ -76,7 +82,7 @@ impl<'d> Draft<'d> {
             Ok(cases) => cases,
             Err(why) => return leave_out(document, why),
         };
-        let notes = self.notes(zone, &cases, others);
+        let notes = self.notes(zone, &cases, variables, others);
         if cases.is_empty() {
             self.directive.state.set(SettingState::Told);
             document.unused(origin.note(format!(
@@ -113,7 +119,7 @@ impl<'d> Draft<'d> {
     }
 
     /// Tells what nginx counts otherwise.
-    fn notes(&self, zone: &Directive, cases: &[Case], others: &[&Self]) -> Vec<String> {
+    fn notes(&self, zone: &Directive, cases: &[Case], variables: &Variables, others: &[&Self]) -> Vec<String> {
         let origin = &self.directive.origin;
         let mut notes = self.taken.notes.clone();
         notes.extend(self.in_flight.map(|other| {
@@ -127,6 +133,11 @@ impl<'d> Draft<'d> {
                 "nginx counts zone {} together with line {lines}{more}; here each has buckets of its own.",
                 piece(self.zone())
             )));
+        }
+        for (variable, what) in NARROWER {
+            if variables.reads(zone.argument(0), variable) {
+                notes.push(origin.note(format!("nginx counts each spelling of `${variable}` by itself; here {what}.")));
+            }
         }
         let is_split =
             |case: &Case| cases.iter().filter(|other| other.by == case.by && other.text == case.text).count() > 1;

@@ -9,7 +9,7 @@ use super::super::gateway::By;
 use super::super::scope::{Condition, Scope, Test};
 use super::super::text::piece;
 use super::grammar::Directive;
-use super::location::escaped;
+use super::location::{escaped, path_regex};
 
 /// The deepest nesting of maps.
 const DEEPEST: usize = 8;
@@ -51,7 +51,7 @@ impl Case {
 
     /// Splits the case into those that `by` can count: of parts that may all be missing, a header is there, or it is not.
     fn split(mut self, cases: &mut Vec<Self>) -> Result<(), String> {
-        let may_be_empty = |by: &By| matches!(by, By::Header(_) | By::Query(_) | By::Cookie(_) | By::TlsSubject);
+        let may_be_empty = |by: &By| matches!(by, By::Header(_) | By::Query(_) | By::Cookie(..) | By::TlsSubject);
         let lacks = |by: &By| may_be_empty(by) || *by == By::Word("host");
         let is_empty = self.text.is_empty() && self.by.iter().all(may_be_empty);
         if !is_empty {
@@ -81,8 +81,8 @@ pub(in super::super) struct Variables<'d> {
 }
 
 impl Variables<'_> {
-    /// Returns true if a key depends on the server.
-    pub(super) fn has_server(&self, key: &str) -> bool {
+    /// Returns true if a key depends on a variable.
+    pub(super) fn reads(&self, key: &str, variable: &str) -> bool {
         let mut all: Vec<&str> = names(key).collect();
         let mut place = 0;
         while let Some(name) = all.get(place).copied() {
@@ -94,7 +94,7 @@ impl Variables<'_> {
                 }
             }
         }
-        all.contains(&"server_name")
+        all.contains(&variable)
     }
 
     /// The cases of a key; the error says which part of it has no equivalent.
@@ -250,7 +250,7 @@ fn part(name: &str) -> Option<By> {
         _ => match name.split_once('_')? {
             ("http", name) => By::Header(dashed(name)),
             ("arg", name) => By::Query(name.to_owned()),
-            ("cookie", name) => By::Cookie(name.to_owned()),
+            ("cookie", name) => By::Cookie(name.to_owned(), "first"),
             _ => return None,
         },
     })
@@ -270,6 +270,10 @@ fn test(part: &By, entry: &str) -> Option<Test> {
     let is_header = matches!(part, By::Header(_));
     match entry.strip_prefix('~') {
         Some("^$") if is_header => return Some(Test::Absent),
+        Some(regex) if *part == By::Word("path") => {
+            let (flags, regex) = regex.strip_prefix('*').map_or(("", regex), |regex| ("(?i)", regex));
+            return Some(path_regex(regex, flags));
+        }
         Some(regex) => return Some(Test::Regex(insensitive(regex))),
         None => {}
     }

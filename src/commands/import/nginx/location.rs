@@ -124,8 +124,8 @@ fn pattern(location: &Directive) -> (&str, &str) {
 fn test(location: &Directive) -> Test {
     match pattern(location) {
         ("=", path) => Test::Is(escaped(path)),
-        ("~", regex) => Test::Regex(without_slash(regex)),
-        ("~*", regex) => Test::Regex(format!("(?i){}", without_slash(regex))),
+        ("~", regex) => path_regex(regex, ""),
+        ("~*", regex) => path_regex(regex, "(?i)"),
         (_, path) => Test::below(&escaped(path)),
     }
 }
@@ -138,9 +138,26 @@ pub(super) fn escaped(path: &str) -> String {
         .collect()
 }
 
-/// A regular expression for paths without the slash at their end.
-fn without_slash(regex: &str) -> String {
-    regex.strip_suffix("/$").map_or_else(|| regex.to_owned(), |regex| format!("{regex}/?$"))
+/// A regular expression on decoded paths as one on paths as Weir has them: without the slash at their end, and with blanks and
+/// what is not ASCII escaped. In a class these stay as they are, and never match.
+pub(super) fn path_regex(regex: &str, flags: &str) -> Test {
+    let regex = regex.strip_suffix("/$").map_or_else(|| regex.to_owned(), |regex| format!("{regex}/?$"));
+    let mut text = flags.to_owned();
+    let (mut is_in_class, mut is_literal) = (false, false);
+    for character in regex.chars() {
+        match character {
+            '[' if !is_literal => is_in_class = true,
+            ']' if !is_literal => is_in_class = false,
+            _ => {}
+        }
+        if !is_in_class && (character == ' ' || !character.is_ascii()) {
+            text.push_str(&format!("(?:{})", escaped(character.encode_utf8(&mut [0; 4]))));
+        } else {
+            text.push(character);
+        }
+        is_literal = character == '\\' && !is_literal;
+    }
+    Test::Regex(text)
 }
 
 fn is_regex(modifier: &str) -> bool {

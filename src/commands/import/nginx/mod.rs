@@ -181,7 +181,7 @@ impl<'d> Collecting<'_, 'd> {
     fn counts_servers(&self, limit: &Directive) -> bool {
         let name = value(limit, "zone").unwrap_or_else(|| limit.argument(0));
         let zone = self.zones.iter().find(|zone| is_zone(zone, name));
-        zone.is_some_and(|zone| self.variables.has_server(zone.argument(0)))
+        zone.is_some_and(|zone| self.variables.reads(zone.argument(0), "server_name"))
     }
 
     /// Returns true if blocks inside take all requests of a block, and some of them have limits of their own: the others have those of
