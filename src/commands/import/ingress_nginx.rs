@@ -322,7 +322,7 @@ impl<'n> Ingress<'n> {
         }
         let mut scope = scope.clone();
         let networks = spared.split(',').map(str::trim).filter(|network| !network.is_empty());
-        scope.networks.exclude(&networks.map(|network| Test::Is(network_of(network))).collect::<Vec<_>>());
+        scope.networks.exclude(&networks.map(Test::network).collect::<Vec<_>>());
         GatewayLimit {
             name: format!("{}-{name}", self.name),
             identity: format!("{}-{name}\n", self.name),
@@ -387,9 +387,4 @@ fn is_before(first: &Condition, second: &Condition) -> bool {
         _ => (0, 0),
     };
     rank(first) > rank(second)
-}
-
-/// A network without the bits of a host in it.
-fn network_of(text: &str) -> String {
-    text.parse::<ipnet::IpNet>().map_or_else(|_| text.to_owned(), |network| network.trunc().to_string())
 }

@@ -24,7 +24,7 @@ impl Route {
         let hosts = Some(texts(node, "host", "hosts")).filter(|hosts| !hosts.is_empty());
         let hosts = hosts.or_else(|| service.map(|service| texts(service, "host", "hosts"))).unwrap_or_default();
         let mut outer = Scope {
-            networks: Condition::of(texts(node, "remote_addr", "remote_addrs").into_iter().map(Test::is)),
+            networks: Condition::of(texts(node, "remote_addr", "remote_addrs").into_iter().map(Test::network)),
             methods: texts(node, "method", "methods").into_iter().map(str::to_owned).collect(),
             ..Scope::default()
         };

@@ -225,7 +225,8 @@ fn tests(value: &str, method: &str, ignores_case: bool, is_list: bool, subject: 
     let plain = match (method, subject) {
         ("str", By::Word("path")) if is_plain && !is_pattern => return Some(vec![Test::is(value)]),
         ("str", By::Word("host")) => return Some(vec![Test::is(value.to_ascii_lowercase())]),
-        ("str", By::Word("method") | By::Address(_)) => return Some(vec![Test::is(value)]),
+        ("str", By::Word("method")) => return Some(vec![Test::is(value)]),
+        ("str", By::Address(_)) => return Some(vec![Test::network(value)]),
         ("end", By::Word("host")) if value.starts_with('.') => return Some(vec![Test::is(format!("*{value}"))]),
         (_, By::Word("host")) => return None,
         ("end", _) if is_path && value.ends_with('/') => return None,

@@ -222,7 +222,7 @@ impl<'s> Rules<'s> {
             ));
         }
         if stored.line.after("type") == Some("ip") && track.by == [By::Address(128)] && self.has_ipv6() {
-            limited.networks.exclude(&[Test::is("::/0")]);
+            limited.networks.exclude(&[Test::network("::/0")]);
         }
         let limit = GatewayLimit {
             name: format!("{}-{}", self.section.name, counter.name).trim_start_matches('-').to_owned(),

@@ -287,7 +287,7 @@ fn test(part: &By, entry: &str) -> Option<Test> {
         By::Word("path") => Some(Test::Is(escaped(text))),
         By::Word("host") => (!text.contains('*') && !text.is_empty()).then(|| Test::Is(text.to_ascii_lowercase())),
         By::Word("method") => (!text.is_empty()).then(|| Test::Is(text.to_ascii_uppercase())),
-        By::Address(_) => text.parse::<IpAddr>().ok().map(|address| Test::Is(address.to_string())),
+        By::Address(_) => text.parse::<IpAddr>().ok().map(|address| Test::Network(address.into())),
         _ if text.is_empty() => Some(Test::Absent),
         _ if is_header && text.contains(|each: char| each.is_ascii_alphabetic()) => {
             Some(Test::Regex(format!("(?i)^{}$", regex::escape(text))))
@@ -349,7 +349,7 @@ fn scope(part: &By, test: Option<&Test>, before: &[Test]) -> Option<Scope> {
             }
             Some(_) => return None,
         },
-        By::Address(_) if condition.any.iter().chain(&condition.not).all(|test| matches!(test, Test::Is(_))) => {
+        By::Address(_) if condition.any.iter().chain(&condition.not).all(|test| matches!(test, Test::Network(_))) => {
             scope.networks = condition;
         }
         _ => return None,
@@ -369,7 +369,7 @@ fn geo(geo: &Directive) -> Result<Vec<Case>, String> {
     let networks: Vec<(&Directive, IpNet)> =
         geo.block.iter().filter_map(|entry| Some((entry, network(&entry.name)?))).collect();
     let default = geo.block.iter().find(|entry| entry.name == "default").map_or("", |entry| entry.argument(0));
-    let test = |network: &IpNet| Test::is(network.to_string());
+    let test = |network: &IpNet| Test::Network(*network);
     let mut cases = vec![(default, Condition::except(networks.iter().map(|(_, network)| test(network))))];
     for (entry, network) in &networks {
         let inner = networks.iter().filter(|(_, inner)| inner != network && network.contains(inner));
@@ -396,5 +396,5 @@ fn geo(geo: &Directive) -> Result<Vec<Case>, String> {
 }
 
 fn network(text: &str) -> Option<IpNet> {
-    text.parse().or_else(|_| text.parse().map(|address: IpAddr| address.into())).ok()
+    if let Test::Network(network) = Test::network(text) { Some(network) } else { None }
 }

@@ -10,8 +10,9 @@ use super::super::text::{map, one_or_list, quoted};
 /// A test of a host, a path, a network or a header's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Test {
-    /// A pattern of `match`: `/v1/**`, `*.example.com`, `10.0.0.0/8`, or exactly this text.
+    /// A pattern of `match`: `/v1/**`, `*.example.com`, or exactly this text.
     Is(String),
+    Network(IpNet),
     Prefix(String),
     Regex(String),
     Present,
@@ -31,6 +32,12 @@ impl Test {
         Self::Is(text.into())
     }
 
+    /// A network or an address; bits behind the prefix do not count. Text that is neither stays as it is, for the loader to refuse.
+    pub(in super::super) fn network(text: &str) -> Self {
+        let network = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
+        network.map_or_else(|| Self::is(text), |network| Self::Network(network.trunc()))
+    }
+
     /// The paths at or below a folder, which ends with a slash, or those that begin with this text.
     pub(in super::super) fn below(prefix: &str) -> Self {
         if prefix.ends_with('/') { Self::Is(format!("{prefix}**")) } else { Self::Prefix(prefix.to_owned()) }
@@ -39,6 +46,10 @@ impl Test {
     pub(super) fn text(&self) -> String {
         match self {
             Self::Is(text) => quoted(text),
+            Self::Network(network) if network.prefix_len() == network.max_prefix_len() => {
+                quoted(&network.addr().to_string())
+            }
+            Self::Network(network) => quoted(&network.to_string()),
             Self::Prefix(text) => map(&[("prefix", quoted(text))]),
             Self::Regex(text) => map(&[("regex", quoted(text))]),
             Self::Present => "{ present: true }".to_owned(),
@@ -59,6 +70,7 @@ impl Test {
         match self {
             Self::Is(text) if text.starts_with("*.") => value.ends_with(text.get(1..).unwrap_or_default()),
             Self::Regex(text) => Regex::new(text).is_ok_and(|regex| regex.is_match(value)),
+            Self::Network(network) => value.parse::<IpAddr>().is_ok_and(|address| network.contains(&address)),
             Self::Present => true,
             Self::Absent => false,
             _ => self.start().is_some_and(|(start, is_open)| {
@@ -69,13 +81,8 @@ impl Test {
 
     /// Returns true if it is known that `outer` covers all values that this covers.
     pub(in super::super) fn is_within(&self, outer: &Self) -> bool {
-        let network = |test: &Self| {
-            test.start().and_then(|(text, _)| {
-                text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
-            })
-        };
-        if let Some((own, outer)) = network(self).zip(network(outer)) {
-            return outer.contains(&own);
+        if let (Self::Network(own), Self::Network(outer)) = (self, outer) {
+            return outer.contains(own);
         }
         match (self.start(), outer.start()) {
             _ if self == outer => true,
@@ -181,10 +188,7 @@ impl Condition {
     }
 
     fn networks(&self) -> [Vec<IpNet>; 2] {
-        let parsed = |test: &Test| {
-            test.start()
-                .and_then(|(text, _)| text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from)))
-        };
+        let parsed = |test: &Test| if let Test::Network(network) = test { Some(*network) } else { None };
         [&self.any, &self.not].map(|tests| tests.iter().filter_map(parsed).collect())
     }
 

@@ -145,9 +145,10 @@ fn matcher(name: &str, values: &[&str], is_not: bool) -> Result<Vec<Scope>, Stri
         "Method" if !is_not => {
             Scope { methods: values.iter().map(|method| (*method).to_owned()).collect(), ..Scope::default() }
         }
-        "ClientIP" => {
-            Scope { networks: condition(values.iter().map(|network| Test::is(*network)).collect()), ..Scope::default() }
-        }
+        "ClientIP" => Scope {
+            networks: condition(values.iter().map(|network| Test::network(network)).collect()),
+            ..Scope::default()
+        },
         "Header" | "Headers" => header(values_of_header().map(|value| Test::is(*value)).collect()),
         "HeaderRegexp" | "HeadersRegexp" => {
             header(values_of_header().map(|regex| Test::Regex((*regex).to_owned())).collect())
