@@ -190,6 +190,20 @@ const NGINX: &[Beside] = &[
             Each(2, "GET / host=y.c.example from=127.0.0.2"),
         ],
     ),
+    nginx(
+        "slashes.conf",
+        &[
+            Each(3, "GET /login/"),
+            Each(3, "GET /register/x from=127.0.0.2"),
+            Each(2, "GET /API/"),
+            Each(2, "GET /api/x/y from=127.0.0.2"),
+            Each(2, "GET /a%20b/"),
+            Each(2, "GET /%C3%A9 from=127.0.0.2"),
+            Each(3, "GET /static/"),
+            Each(2, "GET /admin/ from=127.0.0.3"),
+            Each(3, "GET /logins from=127.0.0.4"),
+        ],
+    ),
     nginx("patterns.conf", &[Each(3, "GET /"), Each(3, "GET / host=other.example")]),
     nginx(
         "empty.conf",
@@ -338,6 +352,17 @@ const HAPROXY: &[Beside] = &[
             Each(3, "GET / x-speed=SLOW from=127.0.0.7"),
             Each(3, "GET /a/b from=127.0.0.8"),
             Each(3, "GET /a/{id} from=127.0.0.9"),
+        ],
+    ),
+    haproxy(
+        "regexes.cfg",
+        &[
+            Each(3, "GET /users/"),
+            Each(3, "GET /Admin/ from=127.0.0.3"),
+            Each(3, "GET /api/v1/ from=127.0.0.4"),
+            Each(3, "GET /a/inner/ from=127.0.0.5"),
+            Each(3, "GET / user-agent=Mozilla,gecko from=127.0.0.6"),
+            Each(3, "GET / user-agent=Mozilla/gecko from=127.0.0.7"),
         ],
     ),
     haproxy("in-flight.cfg", &[Held(4, "GET /"), Held(3, "GET / from=127.0.0.2"), Each(3, "GET /")]),

@@ -3,6 +3,7 @@
 use super::document::{Document, Origin};
 use super::gateway::{By, GatewayLimit, Rate};
 use super::nginx::key::Variables;
+use super::path_regex::path_regex;
 use super::scope::{Condition, Scope, Test};
 use super::settings::Settings;
 use super::text::piece;
@@ -180,7 +181,7 @@ impl<'n> Ingress<'n> {
             for path in paths {
                 let text_of = text_at(path, &["path"]).unwrap_or("/");
                 let test = match text_at(path, &["pathType"]) {
-                    _ if regex_hosts.contains(&hosts) => Some(Test::Regex(format!("(?i)^{text_of}"))),
+                    _ if regex_hosts.contains(&hosts) => Some(path_regex(&format!("^{text_of}"), "(?i)")),
                     Some("Exact") => Some(Test::is(text_of)),
                     _ if text_of == "/" => None,
                     Some("Prefix") => Some(Test::Is(format!("{}/**", text_of.trim_end_matches('/')))),

@@ -17,6 +17,7 @@ mod limitador;
 mod limitd;
 mod nginx;
 mod parts;
+mod path_regex;
 mod scope;
 mod settings;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Conditions of HAProxy: access lists, and what they say about rates and requests.
 
 use super::super::gateway::By;
+use super::super::path_regex::{has_equivalent, path_regex};
 use super::super::scope::{Condition, Scope, Test};
 use super::super::text::piece;
 use super::fetch::Fetch;
@@ -230,7 +231,12 @@ fn tests(value: &str, method: &str, ignores_case: bool, is_list: bool, subject: 
         ("end", By::Word("host")) if value.starts_with('.') => return Some(vec![Test::is(format!("*{value}"))]),
         (_, By::Word("host")) => return None,
         ("end", _) if is_path && value.ends_with('/') => return None,
-        ("reg", _) if is_path && value.trim_end_matches('$').ends_with('/') && value.ends_with('$') => return None,
+        // Each value of a list is compared by itself.
+        (_, By::Header(_)) if is_list && value.contains(',') => return None,
+        ("sub", _) if is_path => return Some(vec![path_regex(&escaped, if ignores_case { "(?i)" } else { "" })]),
+        ("reg", _) if is_path => {
+            return has_equivalent(value).then(|| vec![path_regex(value, if ignores_case { "(?i)" } else { "" })]);
+        }
         ("str", _) if is_plain && !is_path => Some(Test::is(value)),
         ("beg", _) if is_plain => Some(Test::Prefix(value.to_owned())),
         _ => None,
@@ -254,5 +260,31 @@ fn in_list(regex: &str, begin: &str, end: &str) -> Option<String> {
     let begin = if rest == regex { "" } else { begin };
     let end = if inner == rest { "" } else { end };
     let is_one = inner.starts_with('(') || !inner.contains('|') || inner == regex;
-    is_one.then(|| format!("{begin}{inner}{end}"))
+    is_one.then(|| format!("{begin}{}{end}", without_commas(inner)))
+}
+
+/// A regular expression whose dots and negated classes take no comma.
+fn without_commas(regex: &str) -> String {
+    let mut text = String::new();
+    let (mut is_in_class, mut is_literal) = (false, false);
+    let mut characters = regex.chars().peekable();
+    while let Some(character) = characters.next() {
+        match character {
+            _ if is_literal => text.push(character),
+            '.' if !is_in_class => text.push_str("[^,]"),
+            '[' if !is_in_class => {
+                is_in_class = true;
+                text.push('[');
+                if characters.next_if_eq(&'^').is_some() {
+                    text.push_str("^,");
+                }
+            }
+            _ => {
+                is_in_class &= character != ']';
+                text.push(character);
+            }
+        }
+        is_literal = character == '\\' && !is_literal;
+    }
+    text
 }

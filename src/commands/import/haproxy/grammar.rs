@@ -11,6 +11,8 @@ use crate::config::{Place, Source};
 pub(super) struct Line {
     pub(super) words: Vec<String>,
     pub(super) origin: Origin,
+    /// The line of the `.if` around it.
+    pub(super) branch: Option<u32>,
     pub(super) state: Cell<SettingState>,
 }
 
@@ -118,10 +120,19 @@ impl Section {
 
 pub(super) fn sections(source: &Source) -> Vec<Section> {
     let mut sections: Vec<Section> = Vec::new();
+    let mut branches: Vec<u32> = Vec::new();
     for (line, text) in (1..).zip(source.text.lines()) {
         let words = words(text);
         let Some(first) = words.first() else { continue };
         let origin = Origin::of(&source.name, Place { line, ..Place::default() });
+        match first.as_str() {
+            ".if" => branches.push(line),
+            ".endif" => drop(branches.pop()),
+            _ => {}
+        }
+        if first.starts_with('.') {
+            continue;
+        }
         if KINDS.contains(&first.as_str()) {
             let from = words.iter().skip_while(|word| *word != "from").nth(1).cloned();
             sections.push(Section {
@@ -132,7 +143,7 @@ pub(super) fn sections(source: &Source) -> Vec<Section> {
                 lines: Vec::new(),
             });
         } else if let Some(section) = sections.last_mut() {
-            section.lines.push(Line { words, origin, state: Cell::default() });
+            section.lines.push(Line { words, origin, branch: branches.first().copied(), state: Cell::default() });
         }
     }
     sections

@@ -216,6 +216,9 @@ impl<'s> Rules<'s> {
         }
         notes.extend(self.of_others(denial, scope, track, &deniers, counter.by == "src"));
         wider.extend(self.of_changes(track, &limited, moment));
+        wider.extend([line, track.line, stored.line].into_iter().filter_map(|line| {
+            line.branch.map(|branch| line.origin.note(format!("HAProxy reads it by the condition in line {branch}.")))
+        }));
         if stored.forgets() {
             wider.push(stored.line.origin.note(
                 "HAProxy forgets an id that makes no request for the time in `expire`, which is shorter than the period.",

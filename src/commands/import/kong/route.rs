@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::path_regex::path_regex;
 use super::super::scope::{Condition, Scope, Test};
 use super::super::settings::scalar;
 use super::super::text::piece;
@@ -110,10 +111,7 @@ impl Route {
 /// Paths are prefixes of text. Before Kong 3.0, what is no plain path is a regular expression. Paths have no slash at their end here.
 fn path_test(path: &str, are_regexes_marked: bool) -> Test {
     let is_plain = |each: char| each.is_ascii_alphanumeric() || "._~/%-".contains(each);
-    let regex = |regex: &str| match regex.strip_suffix("/$") {
-        Some(start) => Test::Regex(format!("^{start}/?$")),
-        None => Test::Regex(format!("^{regex}")),
-    };
+    let regex = |regex: &str| path_regex(&format!("^{regex}"), "");
     match path.strip_prefix('~') {
         Some(text) => regex(text),
         None if are_regexes_marked || path.chars().all(is_plain) => {

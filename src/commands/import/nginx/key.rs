@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::super::gateway::By;
+use super::super::path_regex::{escaped, path_regex};
 use super::super::scope::{Condition, Scope, Test};
 use super::super::text::piece;
 use super::grammar::Directive;
-use super::location::{escaped, path_regex};
 
 /// The deepest nesting of maps.
 const DEEPEST: usize = 8;

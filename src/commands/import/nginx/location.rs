@@ -1,7 +1,6 @@
 //! Blocks: which requests end in a server or location.
 
-use regex::Regex;
-
+use super::super::path_regex::{escaped, has_equivalent, path_regex};
 use super::super::scope::{Condition, Scope, Test};
 use super::super::text::piece;
 use super::Kind;
@@ -130,36 +129,6 @@ fn test(location: &Directive) -> Test {
     }
 }
 
-/// A decoded path as the text of a pattern, in which some characters are special.
-pub(super) fn escaped(path: &str) -> String {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-._~!$&'()+,;=:@".contains(&byte);
-    path.bytes()
-        .map(|byte| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
-        .collect()
-}
-
-/// A regular expression on decoded paths as one on paths as Weir has them: without the slash at their end, and with blanks and
-/// what is not ASCII escaped. In a class these stay as they are, and never match.
-pub(super) fn path_regex(regex: &str, flags: &str) -> Test {
-    let regex = regex.strip_suffix("/$").map_or_else(|| regex.to_owned(), |regex| format!("{regex}/?$"));
-    let mut text = flags.to_owned();
-    let (mut is_in_class, mut is_literal) = (false, false);
-    for character in regex.chars() {
-        match character {
-            '[' if !is_literal => is_in_class = true,
-            ']' if !is_literal => is_in_class = false,
-            _ => {}
-        }
-        if !is_in_class && (character == ' ' || !character.is_ascii()) {
-            text.push_str(&format!("(?:{})", escaped(character.encode_utf8(&mut [0; 4]))));
-        } else {
-            text.push(character);
-        }
-        is_literal = character == '\\' && !is_literal;
-    }
-    Test::Regex(text)
-}
-
 fn is_regex(modifier: &str) -> bool {
     modifier.starts_with('~')
 }
@@ -220,9 +189,9 @@ fn locations<'d>(directives: &'d [Directive], outer: &Taken, before: &Scope, mut
             taken
                 .notes
                 .push(location.origin.note("nginx sends requests here from elsewhere, which their paths do not tell."));
-        } else if is_regex(modifier) && Regex::new(path).is_err() {
+        } else if is_regex(modifier) && !has_equivalent(path) {
             taken.is_reached = false;
-            taken.notes.push(location.origin.note("Weir cannot read this regular expression."));
+            taken.notes.push(location.origin.note("`match` cannot say this regular expression."));
         }
         let inner = locations(&location.block, &taken, &before_regexes, all_matter);
         blocks.push((place, Block { directive: Some(location), directives: &location.block, taken, inner }));
@@ -250,7 +219,7 @@ fn take(taken: &mut Taken, before_regexes: &mut Scope, place: usize, all: &[&Dir
         if !takes {
             continue;
         }
-        if is_regex(other_modifier) && Regex::new(other_path).is_err() {
+        if is_regex(other_modifier) && !has_equivalent(other_path) {
             taken.wider.push(other.origin.note(format!("`match` cannot except what {} takes.", piece(&other.text()))));
             continue;
         }

@@ -2,18 +2,22 @@
 //!
 //! In memory, each router has counters of its own for each of its middlewares. In Redis, all routers share those of a middleware.
 
+use self::draft::Draft;
 use self::objects::{Object, Objects, Provider, read};
+use super::super::print::joined;
 use super::document::Document;
-use super::gateway::{By, GatewayLimit, Rate, whole};
 use super::scope::Scope;
 use super::settings::SettingState;
 use super::text::piece;
 use crate::config::foreign::{Findings, ReportedError};
 use crate::config::{Report, Source};
-use crate::engine::text::duration;
 
+mod draft;
 mod objects;
 mod rule;
+
+/// The most routers that a comment names.
+const MOST_NAMES: usize = 5;
 
 /// The longest chain of chains.
 const DEEPEST: usize = 8;
@@ -28,17 +32,9 @@ struct Route<'o> {
     /// If its rule cannot be read, all requests that it may take.
     scopes: Vec<Scope>,
     unreadable: Option<String>,
+    /// Where the scopes cover more than the rule.
+    broader: Vec<String>,
     priority: u64,
-}
-
-/// A middleware that limits, at the routers where it does.
-struct Draft<'o> {
-    middleware: &'o Object,
-    kind: &'static str,
-    router: String,
-    scope: Scope,
-    notes: Vec<String>,
-    wider: Vec<String>,
 }
 
 /// Adds the limits of the files to the document.
@@ -172,15 +168,15 @@ impl Objects {
     }
 
     fn route<'o>(&'o self, object: &'o Object) -> Result<Route<'o>, String> {
-        let rule = object.get("rule").map_or("", |rule| rule.value.as_str());
+        let rule = object.get("rule").map(|rule| rule.value.as_str()).ok_or("its rule is not in these files")?;
         self.expanded(object.get("middlewares").map_or("", |named| &named.value), object.provider, 0)?;
-        let (scopes, unreadable) = match rule::scopes(rule) {
-            Ok(scopes) => (scopes, None),
-            Err(why) => (rule::at_most(rule)?, Some(why)),
+        let (scopes, broader, unreadable) = match rule::scopes(rule) {
+            Ok((scopes, broader)) => (scopes, broader, None),
+            Err(why) => (rule::at_most(rule)?, Vec::new(), Some(why)),
         };
         let priority =
             object.get("priority").and_then(|priority| priority.value.parse().ok()).filter(|priority| *priority > 0);
-        Ok(Route { object, scopes, unreadable, priority: priority.unwrap_or(rule.len() as u64) })
+        Ok(Route { object, scopes, unreadable, broader, priority: priority.unwrap_or(rule.len() as u64) })
     }
 
     /// Tells of a router without an equivalent, if it has limits.
@@ -193,9 +189,9 @@ impl Objects {
                     .iter()
                     .any(|setting| is_about_limits(&setting.path) || setting.path.starts_with("chain"))
             });
-        if let Some(rule) = object.get("rule").filter(|_| is_limited) {
+        if let Some(setting) = object.get("rule").or(object.settings.first()).filter(|_| is_limited) {
             document.unused(
-                rule.origin.note(format!("the limits of the router {} are left out: {why}.", piece(&object.name))),
+                setting.origin.note(format!("the limits of the router {} are left out: {why}.", piece(&object.name))),
             );
         }
     }
@@ -216,12 +212,13 @@ impl Objects {
             .collect();
         let mut drafts = Vec::new();
         for scope in route.scopes.iter().filter(|_| !limits.is_empty() && route.unreadable.is_none()) {
-            let mut scope = scope.clone();
-            let before = routes.iter().filter(|other| other.priority > route.priority);
+            let own = scope;
+            let mut scope = own.clone();
             // Routers at other entry points, and those with TLS and without, take nothing from each other.
-            let (apart, before): (Vec<&Route<'_>>, Vec<_>) = before.partition(|other| other.is_apart(route));
-            let (unreadable, before): (Vec<&Route<'_>>, Vec<_>) =
-                before.into_iter().partition(|other| other.unreadable.is_some());
+            let (apart, before): (Vec<&Route<'_>>, Vec<_>) =
+                routes.iter().filter(|other| !std::ptr::eq(*other, route)).partition(|other| other.is_apart(route));
+            let before = before.into_iter().filter(|other| other.priority > route.priority);
+            let (unreadable, before): (Vec<&Route<'_>>, Vec<_>) = before.partition(|other| other.unreadable.is_some());
             let can_except = scope.subtract_all(before.iter().flat_map(|other| &other.scopes));
             let told = |others: &[&Route<'_>], what: &str| -> Vec<String> {
                 let note = |other: &&Route<'_>| {
@@ -230,10 +227,10 @@ impl Objects {
                 };
                 others.iter().filter(|other| other.meets(&scope)).filter_map(note).collect()
             };
-            let notes = told(
-                &apart,
-                "takes some of these requests at another entry point, which `match` cannot say; here they count.",
-            );
+            let mut notes: Vec<String> = route.broader.iter().map(|what| Self::broader(route, what)).collect();
+            let broader = before.iter().filter(|other| other.meets(own));
+            notes.extend(broader.flat_map(|other| other.broader.iter().map(|what| Self::broader(other, what))));
+            notes.extend(Self::elsewhere(route, apart.iter().filter(|other| other.meets(&scope))));
             let mut wider = told(&unreadable, "takes some of these requests, by a rule that `match` cannot say.");
             if !can_except {
                 wider.extend(told(&before, "takes some of these requests, which `match` cannot except."));
@@ -248,6 +245,22 @@ impl Objects {
             }));
         }
         drafts
+    }
+
+    fn broader(route: &Route<'_>, what: &str) -> String {
+        let origin = route.object.get("rule").map(|rule| rule.origin.clone()).unwrap_or_default();
+        origin.note(format!("the router {} is for {what}.", piece(&route.object.name)))
+    }
+
+    /// Tells of requests that reach a limit here, and other routers there.
+    fn elsewhere<'r>(route: &Route<'_>, others: impl Iterator<Item = &'r &'r Route<'r>>) -> Option<String> {
+        let names: Vec<&str> = others.map(|other| other.object.name.as_str()).collect();
+        let rule = route.object.get("rule").filter(|_| !names.is_empty())?;
+        let more = if names.len() > MOST_NAMES { " and others" } else { "" };
+        Some(rule.origin.note(format!(
+            "at other entry points, {}{more} take some of these requests. `match` cannot say that; here all of them count.",
+            joined(names.into_iter().take(MOST_NAMES).map(piece), ", ")
+        )))
     }
 }
 
@@ -275,116 +288,5 @@ impl Route<'_> {
             let mut left = scope.clone();
             !left.subtract(own) || left != *scope
         })
-    }
-}
-
-impl Draft<'_> {
-    /// A setting of the limit, which counts as used.
-    fn value(&self, name: &str) -> Option<&str> {
-        let setting = self.middleware.get(&format!("{}.{name}", self.kind))?;
-        setting.state.set(SettingState::Used);
-        Some(&setting.value)
-    }
-
-    fn write(&self, is_split: bool, document: &mut Document) {
-        let settings =
-            || self.middleware.settings.iter().filter(|setting| setting.path.split('.').next() == Some(self.kind));
-        let origin = settings().next().map(|setting| setting.origin.clone()).unwrap_or_default();
-        let tell = |why: String, document: &mut Document| {
-            settings().for_each(|setting| setting.state.set(SettingState::Told));
-            document.unused(origin.note(format!(
-                "{} of {} at the router {}: {why}.",
-                self.kind,
-                piece(&self.middleware.name),
-                piece(&self.router)
-            )));
-        };
-        let rate = match self.rate() {
-            Ok(rate) => rate,
-            Err(why) => return tell(why, document),
-        };
-        let (by, missing) = self.by();
-        let mut notes = self.notes.clone();
-        if self.value("sourcecriterion.ipstrategy.depth").is_some()
-            || self.value("sourcecriterion.ipstrategy.excludedips").is_some()
-        {
-            notes.push(
-                origin.note("the address is from `X-Forwarded-For`: give Weir the proxies in `--trusted-proxies`."),
-            );
-        }
-        if is_split {
-            notes.push(origin.note(
-                "Traefik counts this limit together with others of the same name; here each has buckets of its own.",
-            ));
-        }
-        let limit = GatewayLimit {
-            name: format!("{}-{}", self.router, self.middleware.name),
-            identity: format!("{}\n{} {} ", self.middleware.name, self.kind, self.router),
-            origin: origin.clone(),
-            source: format!("{} of {} at {}", self.kind, self.middleware.name, self.router),
-            notes,
-            wider: self.wider.clone(),
-            scope: self.scope.clone(),
-            by,
-            missing,
-            rate,
-            status: None,
-            is_shadow: false,
-        };
-        if !limit.write(document) {
-            settings().for_each(|setting| setting.state.set(SettingState::Told));
-        }
-    }
-
-    fn rate(&self) -> Result<Rate, String> {
-        if self.kind == "inflightreq" {
-            let amount = self.value("amount").unwrap_or("0");
-            let amount = amount.parse().map_err(|_| format!("invalid amount {}", piece(amount)))?;
-            return if amount == 0 {
-                Err("without `amount` it denies every request; write `deny: true`".to_owned())
-            } else {
-                Ok(Rate::InFlight(amount))
-            };
-        }
-        let average = self.value("average").unwrap_or("0");
-        if self.middleware.settings.iter().any(|setting| setting.path.contains("rateset")) || average == "0" {
-            return Err("without `average` it limits nothing".to_owned());
-        }
-        let period = self.value("period").unwrap_or("1s");
-        let period =
-            if period.bytes().all(|byte| byte.is_ascii_digit()) { format!("{period}s") } else { period.to_owned() };
-        let period = duration::parse(&period).map_err(|(message, _)| message)? / 1_000;
-        let (count, period) =
-            whole(average, period.max(1)).ok_or_else(|| format!("invalid average {}", piece(average)))?;
-        let burst = self.value("burst").and_then(|burst| burst.parse::<u64>().ok()).unwrap_or(1).max(1);
-        // A request waits for half an interval at most, by a rate that is rounded down, or for half a second.
-        let per_second = u128::from(count) * 1_000_000 / u128::from(period);
-        let delay =
-            500_000_u128.checked_div(per_second).map_or(500_000, |delay| u64::try_from(delay).unwrap_or_default());
-        Ok(Rate::Bucket { burst, count, period, delay })
-    }
-
-    /// The key, and what happens to requests without it.
-    fn by(&self) -> (Vec<By>, Option<&'static str>) {
-        if let Some(name) = self.value("sourcecriterion.requestheadername") {
-            // Go keeps `Host` apart from the headers, so it is missing from all requests.
-            let by = Some(By::Header(name.to_ascii_lowercase())).filter(|_| !name.eq_ignore_ascii_case("host"));
-            let missing = by.as_ref().map(|_| "shared");
-            return (by.into_iter().collect(), missing);
-        }
-        if self.value("sourcecriterion.requesthost") == Some("true") {
-            return (vec![By::Word("host")], None);
-        }
-        let bits = self.value("sourcecriterion.ipstrategy.ipv6subnet").and_then(|bits| bits.parse().ok());
-        let has_strategy = self
-            .middleware
-            .settings
-            .iter()
-            .any(|setting| setting.path.starts_with(&format!("{}.sourcecriterion.ipstrategy", self.kind)));
-        let _ = self.value("sourcecriterion.ipstrategy");
-        match self.kind {
-            "inflightreq" if !has_strategy => (vec![By::Word("host")], None),
-            _ => (vec![By::Address(bits.unwrap_or(128))], None),
-        }
     }
 }

@@ -72,8 +72,8 @@ pub(super) fn read(
         objects.tell_of_others(&source.name, &[root], document);
         return Ok(());
     }
-    let template =
-        (1..).zip(source.text.lines()).find(|(_, line)| line.contains("{{ ") && !line.trim_start().starts_with('#'));
+    let is_template = |line: &str| line.trim_start().starts_with("{{") || line.contains(": {{");
+    let template = (1..).zip(source.text.lines()).find(|(_, line)| is_template(line));
     if let Some((line, _)) = template.filter(|_| !source.text.contains("apiVersion")) {
         return Err(findings.error(Place { line, ..Place::default() }, "the file is a template", "render it first"));
     }
@@ -246,6 +246,14 @@ impl Objects {
                     });
                 }
             }
+            // A router without a rule that Weir reads.
+            Some("HTTPRoute") => {
+                let filters = list_at(node, &["spec", "rules"]).iter().flat_map(|rule| list_at(rule, &["filters"]));
+                let named = filters.filter_map(|filter| text_at(filter, &["extensionRef", "name"]));
+                let named = named.map(|named| format!("{namespace}-{named}")).collect::<Vec<_>>().join(",");
+                let settings = of_route(file, vec![("middlewares", named, node)]);
+                self.routers.push(Object { name: name.to_owned(), provider: Provider::Kubernetes, settings });
+            }
             Some("Ingress") => self.add_ingress(file, name, node),
             _ => {}
         }
@@ -260,6 +268,13 @@ impl Objects {
         let class = text_at(node, &["spec", "ingressClassName"])
             .or(text_at(node, &["metadata", "annotations", "kubernetes.io/ingress.class"]));
         let is_other = annotation("middlewares").is_none() && class.is_some_and(|class| !class.contains("traefik"));
+        if let Some(backend) = at(node, &["spec", "defaultBackend"]).filter(|_| !is_other) {
+            let mut settings =
+                vec![("rule", "PathPrefix(`/`)".to_owned(), backend), ("priority", "1".to_owned(), backend)];
+            settings.extend(annotation("middlewares").map(|value| ("middlewares", value.to_owned(), backend)));
+            let settings = of_route(file, settings);
+            self.routers.push(Object { provider: Provider::Kubernetes, name: name.to_owned(), settings });
+        }
         for rule in list_at(node, &["spec", "rules"]).iter().filter(|_| !is_other) {
             let host = text_at(rule, &["host"]).map(|host| format!("Host(`{host}`) && ")).unwrap_or_default();
             for path in list_at(rule, &["http", "paths"]) {

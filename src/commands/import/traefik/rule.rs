@@ -2,6 +2,7 @@
 
 use regex::Regex;
 
+use super::super::path_regex::{has_equivalent, path_regex};
 use super::super::scope::{Condition, Scope, Test};
 use super::super::text::piece;
 
@@ -11,20 +12,24 @@ const MOST_SCOPES: usize = 64;
 /// The most matchers and parentheses of a rule.
 const MOST_MATCHERS: usize = 256;
 
-/// Reads a rule. One of the scopes is enough; the error says what has no equivalent.
-pub(super) fn scopes(rule: &str) -> Result<Vec<Scope>, String> {
+/// Reads a rule. One of the scopes is enough. With them comes what they cover besides; the error says what has no equivalent.
+pub(super) fn scopes(rule: &str) -> Result<(Vec<Scope>, Vec<String>), String> {
     read(rule, false)
 }
 
 /// All requests that a rule may take: those without what has no equivalent. The error says why Traefik rejects it.
 pub(super) fn at_most(rule: &str) -> Result<Vec<Scope>, String> {
-    read(rule, true)
+    read(rule, true).map(|(scopes, _)| scopes)
 }
 
-fn read(rule: &str, is_wide: bool) -> Result<Vec<Scope>, String> {
-    let mut reader = Reader { rest: rule.trim(), matchers: 0, is_wide };
+fn read(rule: &str, is_wide: bool) -> Result<(Vec<Scope>, Vec<String>), String> {
+    let mut reader = Reader { rest: rule.trim(), matchers: 0, is_wide, broader: Vec::new() };
     let scopes = reader.either(false)?;
-    if reader.rest.is_empty() { Ok(scopes) } else { Err(format!("{} is not expected in a rule", piece(reader.rest))) }
+    if reader.rest.is_empty() {
+        Ok((scopes, reader.broader))
+    } else {
+        Err(format!("{} is not expected in a rule", piece(reader.rest)))
+    }
 }
 
 struct Reader<'t> {
@@ -32,6 +37,7 @@ struct Reader<'t> {
     matchers: usize,
     /// True if matchers without an equivalent take all requests.
     is_wide: bool,
+    broader: Vec<String>,
 }
 
 impl Reader<'_> {
@@ -93,6 +99,11 @@ impl Reader<'_> {
         {
             return Err(format!("invalid regular expression {}", piece(wrong)));
         }
+        if name == "HostRegexp" {
+            let broader = values.iter().filter(|regex| hosts(regex).is_some_and(|(_, is_exact)| !is_exact));
+            self.broader
+                .extend(broader.map(|regex| format!("{}; here also for other names below that domain", piece(regex))));
+        }
         matcher(name, &values, is_not).or_else(|why| if self.is_wide { Ok(vec![Scope::default()]) } else { Err(why) })
     }
 
@@ -124,13 +135,15 @@ fn matcher(name: &str, values: &[&str], is_not: bool) -> Result<Vec<Scope>, Stri
     };
     let values_of_header = || values.iter().skip(1);
     let scope = match name {
+        // A template of Go.
+        _ if values.iter().any(|value| value.contains("{{")) => return Err(no_equivalent()),
         "Host" => Scope {
             hosts: condition(values.iter().map(|host| Test::is(host.to_ascii_lowercase())).collect()),
             ..Scope::default()
         },
         "HostRegexp" => {
-            let hosts =
-                values.iter().map(|regex| below(regex)).collect::<Option<Vec<_>>>().ok_or_else(no_equivalent)?;
+            let all = values.iter().map(|regex| hosts(regex)).collect::<Option<Vec<_>>>().ok_or_else(no_equivalent)?;
+            let hosts = all.into_iter().flat_map(|(hosts, _)| hosts).collect();
             Scope { hosts: condition(hosts), ..Scope::default() }
         }
         // In version 2, `{name:regex}` stands for a part of a path.
@@ -141,7 +154,7 @@ fn matcher(name: &str, values: &[&str], is_not: bool) -> Result<Vec<Scope>, Stri
         "Path" => paths(|path| Test::is(path)),
         "PathPrefix" if values == ["/"] && !is_not => Scope::default(),
         "PathPrefix" => paths(Test::below),
-        "PathRegexp" => paths(|regex| Test::Regex(regex.to_owned())),
+        "PathRegexp" if values.iter().all(|regex| has_equivalent(regex)) => paths(|regex| path_regex(regex, "")),
         "Method" if !is_not => {
             Scope { methods: values.iter().map(|method| (*method).to_owned()).collect(), ..Scope::default() }
         }
@@ -158,15 +171,33 @@ fn matcher(name: &str, values: &[&str], is_not: bool) -> Result<Vec<Scope>, Stri
     Ok(vec![scope])
 }
 
-/// The hosts of a regular expression for all names below another: `^.+\.example\.com$`, or `{name:[a-z]+}.example.com` of version 2.
-fn below(regex: &str) -> Option<Test> {
-    let rest = ["^.+\\.", "^[^.]+\\.", "^[a-zA-Z0-9-]+\\.", "^[a-z0-9-]+\\."]
-        .iter()
-        .find_map(|start| regex.strip_prefix(start));
-    let rest = rest.map(|rest| rest.trim_end_matches('$').replace("\\.", "."));
-    let rest = rest.or_else(|| regex.strip_prefix('{')?.split_once("}.").map(|(_, rest)| rest.to_owned()))?;
-    let is_name = |each: char| each.is_ascii_alphanumeric() || "-.".contains(each);
-    rest.chars().all(is_name).then(|| Test::Is(format!("*.{rest}")))
+/// `^(www|shop)\.example\.com$`, or `{name:www|shop}.example.com` of version 2: what stands for the first name, and the rest.
+const HOSTS: [&str; 2] = [
+    r"^\^(?:(\([^()]*\)|\.\+|\[[^\]]+\]\+)\\\.)?((?:[A-Za-z0-9-]|\\\.)+)\$?$",
+    r"^\{\w+(?::(.+))?\}\.([A-Za-z0-9.-]+)$",
+];
+
+/// The hosts of a regular expression for one host, some or all names below it, and whether they are no more than these.
+fn hosts(regex: &str) -> Option<(Vec<Test>, bool)> {
+    let found = HOSTS.iter().find_map(|shape| Regex::new(shape).ok()?.captures(regex))?;
+    let rest = found.get(2)?.as_str().replace("\\.", ".").to_ascii_lowercase();
+    let is_name =
+        |name: &&str| !name.is_empty() && name.chars().all(|each| each.is_ascii_alphanumeric() || each == '-');
+    let Some(first) = found.get(1).map(|first| first.as_str().trim_start_matches('(').trim_end_matches(')')) else {
+        return Some(if regex.starts_with('^') {
+            (vec![Test::is(rest)], true)
+        } else {
+            (vec![Test::is(format!("*.{rest}"))], false)
+        });
+    };
+    let names: Vec<&str> = first.split('|').collect();
+    if names.iter().all(is_name) {
+        return Some((
+            names.iter().map(|name| Test::is(format!("{name}.{rest}").to_ascii_lowercase())).collect(),
+            true,
+        ));
+    }
+    Some((vec![Test::is(format!("*.{rest}"))], first == ".+"))
 }
 
 /// A path with parameters as a regular expression.
@@ -181,5 +212,5 @@ fn regex_of(path: &str, is_whole: bool) -> Test {
         rest = after.strip_prefix('}').unwrap_or_default();
     }
     regex.push_str(&regex::escape(rest));
-    Test::Regex(if is_whole { regex + "$" } else { regex })
+    path_regex(&if is_whole { regex + "$" } else { regex }, "")
 }
