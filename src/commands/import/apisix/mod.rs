@@ -3,6 +3,8 @@
 //! One instance of a plugin runs for a route: its own, else that of its plugin config, else its service's. Global rules run
 //! besides.
 
+use std::collections::BTreeSet;
+
 use self::plugin::{KNOWN, NEAR, limits};
 use self::route::Route;
 use super::document::{Document, Origin};
@@ -21,15 +23,19 @@ mod route;
 /// The header in which APISIX sends the consumer's name.
 const CONSUMER: &str = "x-consumer-username";
 
-const KINDS: [&str; 6] = ["routes", "services", "global_rules", "plugin_configs", "consumers", "consumer_groups"];
+const KINDS: [&str; 7] =
+    ["routes", "services", "global_rules", "plugin_configs", "consumers", "consumer_groups", "stream_routes"];
+
+/// The objects that may stand in a service or a group.
+const INNER: [&str; 3] = ["routes", "stream_routes", "consumers"];
 
 /// An object that may have plugins.
 struct Owner<'n> {
     kind: &'static str,
     file: String,
     node: &'n Node,
-    /// The service that the route stands in.
-    service: Option<usize>,
+    /// The service or the group that it stands in.
+    outer: Option<usize>,
 }
 
 struct Instance<'n> {
@@ -95,11 +101,10 @@ impl<'n> Gateway<'n> {
         {
             return self.read(file, inner, kind, document);
         }
-        let lists = KINDS.into_iter().filter(|kind| !list(node, kind).is_empty());
-        let mut lists = lists.filter(|_| kind.is_none()).peekable();
-        if lists.peek().is_some() {
-            lists.for_each(|kind| list(node, kind).iter().for_each(|item| self.read(file, item, Some(kind), document)));
-            return;
+        let objects = KINDS.into_iter().filter_map(|kind| Some((kind, member(node, kind)?)));
+        let mut objects = objects.filter(|_| kind.is_none()).peekable();
+        if objects.peek().is_some() {
+            return objects.for_each(|(kind, node)| self.read(file, node, Some(kind), document));
         }
         for name in ["apiVersion", "plugin_config"].into_iter().filter(|name| member(node, name).is_some()) {
             let what = if name == "apiVersion" { text(node, "kind").unwrap_or_default() } else { name };
@@ -121,27 +126,23 @@ impl<'n> Gateway<'n> {
             (false, None) => "global_rules",
         });
         let place = self.owners.len();
-        self.owners.push(Owner { kind, file: file.to_owned(), node, service: None });
-        for node in list(node, "routes") {
-            self.owners.push(Owner { kind: "routes", file: file.to_owned(), node, service: Some(place) });
+        self.owners.push(Owner { kind, file: file.to_owned(), node, outer: None });
+        for (kind, node) in INNER.into_iter().flat_map(|kind| list(node, kind).iter().map(move |node| (kind, node))) {
+            self.owners.push(Owner { kind, file: file.to_owned(), node, outer: Some(place) });
         }
     }
 
     /// Collects the routes and the instances of plugins about limits.
     fn index(&mut self) {
         for (place, owner) in self.owners.iter().enumerate() {
-            let service = owner.service.or_else(|| self.named("services", text(owner.node, "service_id")));
             if owner.kind == "routes" && text(owner.node, "status") != Some("0") {
-                let service = service.and_then(|service| self.owners.get(service));
+                let service = self.service(owner).and_then(|service| self.owners.get(service));
                 self.routes.extend(Route::read(place, owner.node, service.map(|service| service.node)));
             }
-            let Some(Value::Map(plugins)) = member(owner.node, "plugins").map(|plugins| &plugins.value) else {
-                continue;
-            };
+            let Some(Value::Map(plugins)) = owner.plugins().map(|plugins| &plugins.value) else { continue };
             for (key, node) in plugins.iter().filter(|(key, _)| plugin::is_limit(&key.text)) {
                 let origin = Origin::of(&owner.file, key.place);
-                let is_of_routes = ["routes", "services", "plugin_configs"].contains(&owner.kind);
-                let group = text(node, "group").filter(|_| is_of_routes && !plugin::is_disabled(node));
+                let group = text(node, "group").filter(|_| owner.is_of_routes() && !plugin::is_disabled(node));
                 self.instances.push(Instance { owner: place, plugin: &key.text, origin, node, group });
             }
         }
@@ -151,19 +152,40 @@ impl<'n> Gateway<'n> {
         self.owners.iter().position(|owner| owner.kind == kind && id.is_some() && text(owner.node, "id") == id)
     }
 
-    /// The instance that runs for a route, unless it is a consumer's.
-    fn winner(&self, plugin: &str, route: &Route) -> Option<&Instance<'n>> {
-        let owner = self.owners.get(route.owner)?;
-        let config = self.named("plugin_configs", text(owner.node, "plugin_config_id"));
-        let service = owner.service.or_else(|| self.named("services", text(owner.node, "service_id")));
-        let owners = [Some(route.owner), config, service].into_iter().flatten();
-        let of = |owner| self.instances.iter().find(|instance| instance.owner == owner && instance.plugin == plugin);
-        owners.into_iter().find_map(of)
+    fn service(&self, route: &Owner<'_>) -> Option<usize> {
+        route.outer.or_else(|| self.named("services", text(route.node, "service_id")))
+    }
+
+    /// The owners of a route's plugins: its own go first.
+    fn owners_of(&self, route: &Route) -> [Option<usize>; 3] {
+        let Some(owner) = self.owners.get(route.owner) else { return [None; 3] };
+        [Some(route.owner), self.named("plugin_configs", text(owner.node, "plugin_config_id")), self.service(owner)]
+    }
+
+    /// Returns true if the instance, or one of its group, runs for a route, unless a consumer has one.
+    fn runs(&self, instance: &Instance<'_>, route: &Route) -> bool {
+        let of = |owner| self.instances.iter().find(|own| own.owner == owner && own.plugin == instance.plugin);
+        let winner = self.owners_of(route).into_iter().flatten().find_map(of);
+        winner.is_some_and(|winner| winner.owner == instance.owner || instance.shares(winner))
+    }
+
+    /// Returns true if `real-ip` sets the address of requests that the instance counts.
+    fn has_real_ip(&self, instance: &Instance<'_>) -> bool {
+        let has = |owner: &Owner<'_>| {
+            let real_ip = owner.plugins().and_then(|plugins| member(plugins, "real-ip"));
+            real_ip.is_some_and(|node| !plugin::is_disabled(node))
+        };
+        let mut with = self.owners.iter().enumerate().filter(|(_, owner)| has(owner));
+        let is_of_routes = self.owners.get(instance.owner).is_some_and(Owner::is_of_routes);
+        with.any(|(place, owner)| {
+            let is_of = |route: &Route| self.owners_of(route).contains(&Some(place)) && self.runs(instance, route);
+            owner.kind == "global_rules" || !is_of_routes || self.routes.iter().any(is_of)
+        })
     }
 
     fn is_of_consumer(&self, instance: &Instance<'_>) -> bool {
         let is_by_consumer = text(instance.node, "key").is_some_and(|key| key.contains("consumer_name"));
-        is_by_consumer || self.owners.get(instance.owner).is_some_and(|owner| owner.kind == "consumers")
+        is_by_consumer || self.owners.get(instance.owner).is_some_and(|owner| owner.kind.starts_with("consumer"))
     }
 
     fn write(&self, place: usize, document: &mut Document) {
@@ -202,22 +224,29 @@ impl<'n> Gateway<'n> {
     fn parts(&self, instance: &Instance<'_>, owner: &Owner<'_>) -> Result<(Vec<Part>, Option<String>), String> {
         match owner.kind {
             "global_rules" => return Ok((vec![(Scope::default(), Vec::new())], None)),
-            "consumers" => return Ok((vec![(of_consumers(Condition::of([Test::is(owner.id())])), Vec::new())], None)),
-            "consumer_groups" => return Err("the consumers of a group are known to APISIX only".to_owned()),
+            "consumer_groups" if self.has_unknown_members(instance.owner) => {
+                return Err("the consumers of a group are known to APISIX only".to_owned());
+            }
+            "consumers" | "consumer_groups" => {
+                let consumers: Vec<Test> = self.consumers(instance).into_iter().map(Test::is).collect();
+                let is_none = consumers.is_empty().then(|| "its consumers have limits of their own".to_owned());
+                return is_none.map_or(Ok((vec![(of_consumers(Condition::of(consumers)), Vec::new())], None)), Err);
+            }
+            "stream_routes" => return Err("it counts connections, and Weir requests of HTTP".to_owned()),
             _ => {}
         }
-        let runs = |route: &&Route| {
-            self.winner(instance.plugin, route)
-                .is_some_and(|winner| winner.owner == instance.owner || instance.shares(winner))
-        };
-        let (mine, others): (Vec<_>, Vec<_>) = self.routes.iter().partition(runs);
+        let mine: Vec<_> = self.routes.iter().filter(|route| self.runs(instance, route)).collect();
+        let owners: BTreeSet<usize> = mine.iter().map(|route| route.owner).collect();
         let unknown = mine.iter().find_map(|route| route.unknown.clone());
-        let mut parts: Vec<Part> = Vec::new();
+        // The routes that count together.
+        let mut parts: Vec<(usize, Vec<Part>)> = Vec::new();
         for route in mine.into_iter().filter(|route| route.unknown.is_none()) {
             let (mut scope, mut notes) = (route.scope.clone(), Vec::new());
-            let before: Vec<&&Route> = others.iter().filter(|other| other.rank > route.rank).collect();
+            let is_other = |other: &Route| {
+                !owners.contains(&other.owner) || instance.counts_each_route() && other.owner != route.owner
+            };
             let mut left = Vec::new();
-            for other in before {
+            for other in self.routes.iter().filter(|other| other.rank > route.rank && is_other(other)) {
                 let mut rest = scope.clone();
                 let is_apart = rest.subtract(&other.scope);
                 if is_apart && (other.unknown.is_none() || rest == scope) {
@@ -235,19 +264,52 @@ impl<'n> Gateway<'n> {
                 let what = format!("requests of route {} count here, too: `match` cannot say which.", piece(name));
                 instance.origin.note(what)
             }));
-            parts.push((scope, notes));
+            match parts.last_mut().filter(|(owner, _)| *owner == route.owner || !instance.counts_each_route()) {
+                Some((_, parts)) => parts.push((scope, notes)),
+                None => parts.push((route.owner, vec![(scope, notes)])),
+            }
         }
-        let parts = parts::joined(parts);
+        let parts: Vec<Part> = parts.into_iter().flat_map(|(_, parts)| parts::joined(parts)).collect();
         let told = unknown.as_ref().map(|why| instance.origin.note(format!("one of its routes is left out: {why}.")));
         if parts.is_empty() { Err(unknown.unwrap_or("it runs for no route".to_owned())) } else { Ok((parts, told)) }
     }
 
-    /// All but the consumers that have such a plugin of their own.
-    fn people(&self, instance: &Instance<'_>, owner: &Owner<'_>) -> Scope {
+    /// The places of a group's consumers.
+    fn members(&self, group: usize) -> impl Iterator<Item = usize> {
+        let id = self.owners.get(group).filter(|owner| owner.kind == "consumer_groups").map(Owner::id);
+        let is_member = move |owner: &Owner<'_>| {
+            owner.kind == "consumers"
+                && id.is_some_and(|id| owner.outer == Some(group) || text(owner.node, "group_id") == Some(id))
+        };
+        self.owners.iter().enumerate().filter(move |(_, owner)| is_member(owner)).map(|(place, _)| place)
+    }
+
+    fn has_unknown_members(&self, owner: usize) -> bool {
+        let is_group = self.owners.get(owner).is_some_and(|owner| owner.kind == "consumer_groups");
+        is_group && self.members(owner).next().is_none()
+    }
+
+    /// The consumers that an instance of a consumer or a group counts.
+    fn consumers(&self, instance: &Instance<'_>) -> BTreeSet<&'n str> {
+        let has_own =
+            |consumer: &usize| self.instances.iter().any(|own| own.owner == *consumer && own.plugin == instance.plugin);
+        let itself = self.owners.get(instance.owner).filter(|owner| owner.kind == "consumers").map(|_| instance.owner);
+        let consumers = self.members(instance.owner).filter(|consumer| !has_own(consumer)).chain(itself);
+        consumers.filter_map(|consumer| self.owners.get(consumer)).map(Owner::id).collect()
+    }
+
+    /// All but the consumers that have such a plugin of their own or of a group, and groups whose consumers no file names.
+    fn people(&self, instance: &Instance<'_>, owner: &Owner<'_>) -> (Scope, Vec<String>) {
+        if !owner.is_of_routes() {
+            return (Scope::default(), Vec::new());
+        }
         let others = self.instances.iter().filter(|other| other.plugin == instance.plugin);
-        let others = others.filter_map(|other| self.owners.get(other.owner)).filter(|owner| owner.kind == "consumers");
-        let own = ["consumers", "global_rules"].contains(&owner.kind);
-        of_consumers(Condition::except(others.filter(|_| !own).map(|owner| Test::is(owner.id()))))
+        let others: Vec<_> = others.filter(|other| self.is_of_consumer(other)).collect();
+        let unknown = others.iter().filter(|other| self.has_unknown_members(other.owner));
+        let names = unknown.filter_map(|other| self.owners.get(other.owner)).map(|owner| piece(owner.id()));
+        let told = names.map(|name| instance.origin.note(format!("consumers of group {name} count here, too.")));
+        let consumers: BTreeSet<&str> = others.iter().flat_map(|other| self.consumers(other)).collect();
+        (of_consumers(Condition::except(consumers.into_iter().map(Test::is))), told.collect())
     }
 }
 
@@ -260,9 +322,23 @@ impl<'n> Owner<'n> {
     fn id(&self) -> &'n str {
         ["username", "id", "name"].into_iter().find_map(|name| text(self.node, name)).unwrap_or_default()
     }
+
+    fn is_of_routes(&self) -> bool {
+        ["routes", "services", "plugin_configs"].contains(&self.kind)
+    }
+
+    /// Its plugins. ADC writes global rules as a map of these.
+    fn plugins(&self) -> Option<&'n Node> {
+        member(self.node, "plugins").or_else(|| (self.kind == "global_rules").then_some(self.node))
+    }
 }
 
 impl Instance<'_> {
+    /// Returns true if APISIX, unless it reads a file, counts each of its routes by itself.
+    fn counts_each_route(&self) -> bool {
+        ["limit-req", "limit-conn"].contains(&self.plugin)
+    }
+
     /// Returns true if both count together.
     fn shares(&self, other: &Self) -> bool {
         self.group.is_some() && self.group == other.group

@@ -98,16 +98,26 @@ pub(super) fn limits(
     }
     let rate = rate(instance.plugin, settings)?;
     let (parts, left_out) = gateway.parts(instance, owner)?;
-    let people = gateway.people(instance, owner);
+    let (people, unknown) = gateway.people(instance, owner);
     let cases = cases(settings)?;
     let name = instance.name(owner);
     let mut told: Vec<String> = left_out.into_iter().collect();
     told.extend(differences(instance, settings, &rate, &cases));
+    let each_route = "APISIX counts each route by itself, unless it reads a file; here";
+    let has_several_routes =
+        gateway.routes.first().map(|route| route.owner) != gateway.routes.last().map(|route| route.owner);
     if parts.len() > 1 {
-        told.push(instance.origin.note("APISIX counts its routes together; here each part has buckets of its own."));
+        let counts = if instance.counts_each_route() { each_route } else { "APISIX counts its routes together; here" };
+        told.push(instance.origin.note(format!("{counts} each part has buckets of its own.")));
+    } else if instance.counts_each_route() && owner.kind.starts_with("consumer") && has_several_routes {
+        told.push(instance.origin.note(format!("{each_route} they count together.")));
+    }
+    if cases.iter().any(|(_, by)| by.contains(&By::Address(128))) && gateway.has_real_ip(instance) {
+        told.push(instance.origin.note("`real-ip` sets the address: give Weir the proxies in `--trusted-proxies`."));
     }
     let mut limits = Vec::new();
-    for (scope, wider) in parts {
+    for (scope, mut wider) in parts {
+        wider.extend(unknown.iter().cloned());
         for (case, by) in &cases {
             // A request without a name is not one of a consumer with a limit of its own.
             let is_nobody = case.headers.iter().any(|(name, is)| name == CONSUMER && is.any.contains(&Test::Absent));

@@ -11,7 +11,6 @@ use self::route::Route;
 use super::document::{Document, Origin};
 use super::files::documents;
 use super::parts::{self, Part};
-use super::scope::{Condition, Scope, Test};
 use super::settings::{Settings, scalar};
 use super::text::piece;
 use super::tree::{items, list, member, text};
@@ -19,6 +18,7 @@ use crate::config::foreign::{Node, Value};
 use crate::config::{Report, Source};
 
 mod nodes;
+mod people;
 mod plugin;
 mod route;
 
@@ -73,7 +73,9 @@ struct Gateway<'n> {
     enabled: HashMap<(&'n str, Owners), usize>,
     /// The groups of consumers.
     groups: HashMap<usize, Vec<usize>>,
-    /// True if a plugin identifies consumers.
+    /// The enabled plugins that find out who the consumer is.
+    identifying: Vec<&'n Node>,
+    /// True if there is such a plugin, or a limit of a consumer.
     has_consumers: bool,
 }
 
@@ -198,9 +200,10 @@ impl<'n> Gateway<'n> {
             for (kind, owner) in kinds.into_iter().zip(&mut owners) {
                 *owner = owner.or_else(|| member(node, kind).map(|named| self.entity(kind, named)));
             }
-            self.has_consumers |= plugin.contains("auth")
-                || ["jwt", "jwt-signer", "openid-connect", "saml", "session"].contains(&plugin)
-                || of[0].is_some();
+            let is_identifying =
+                plugin.contains("auth") || ["jwt", "jwt-signer", "openid-connect", "saml", "session"].contains(&plugin);
+            self.identifying.extend((is_identifying && text(node, "enabled") != Some("false")).then_some(node));
+            self.has_consumers |= is_identifying || of[0].is_some();
             if plugin::is_limit(plugin) {
                 if text(node, "enabled") != Some("false") {
                     self.enabled.insert((plugin, owners), self.instances.len());
@@ -246,12 +249,6 @@ impl<'n> Gateway<'n> {
         }
     }
 
-    /// The consumers of a group that the files name.
-    fn members(&self, group: usize) -> BTreeSet<usize> {
-        let has = |groups: &[usize]| groups.contains(&group);
-        self.groups.iter().filter(|(_, groups)| has(groups)).map(|(consumer, _)| *consumer).collect()
-    }
-
     /// The instance that runs for a consumer's requests on a route.
     fn winner(&self, plugin: &str, route: Option<&Route>, consumer: Option<usize>) -> Option<usize> {
         let groups = consumer.and_then(|consumer| self.groups.get(&consumer)).map_or(&[][..], Vec::as_slice);
@@ -264,23 +261,6 @@ impl<'n> Gateway<'n> {
             let groups: Vec<_> = if named[1] { groups.iter().copied().map(Some).collect() } else { vec![None] };
             groups.into_iter().find_map(|group| self.enabled.get(&(plugin, [consumer, group, route, service])).copied())
         })
-    }
-
-    /// The consumers that an instance names; `None` for all.
-    fn consumers(&self, instance: &Instance<'_>) -> Option<BTreeSet<usize>> {
-        match instance.owners {
-            [Some(consumer), ..] => Some(BTreeSet::from([consumer])),
-            [_, Some(group), ..] => Some(self.members(group)),
-            _ => None,
-        }
-    }
-
-    /// The consumers among them that it counts on a route.
-    fn named_consumers(&self, place: usize, route: Option<&Route>) -> Option<BTreeSet<usize>> {
-        let instance = self.instances.get(place)?;
-        let mut named = self.consumers(instance)?;
-        named.retain(|consumer| self.winner(instance.plugin, route, Some(*consumer)) == Some(place));
-        Some(named)
     }
 
     /// Returns true if the instance runs for somebody on a route.
@@ -306,15 +286,18 @@ impl<'n> Gateway<'n> {
         // Requests without a route get 404 from Kong, so they may belong to any limit.
         let is_global = matches!(instance.owners, [_, _, None, None]) && service == RoutesOf::All;
         let joined = || {
-            let mut scope = self.people(place, mine.first().copied());
-            let is_same = mine.iter().all(|route| self.people(place, Some(route)) == scope);
+            let mut people = self.people(place, mine.first().copied());
+            let is_same = mine.iter().all(|route| self.people(place, Some(route)) == people);
             let (known, unknown): (Vec<&Route>, Vec<&Route>) =
                 others.iter().copied().partition(|route: &&Route| route.unknown.is_none());
             let is_apart = known.iter().all(|other| {
-                scope.subtract(&other.scope) && !mine.iter().any(|route| route.beats(other) && route.meets(other))
+                people.iter_mut().all(|scope| scope.subtract(&other.scope))
+                    && !mine.iter().any(|route| route.beats(other) && route.meets(other))
             });
-            let notes = unknown.iter().map(|route| self.also_counts(instance, route)).collect();
-            (is_same && is_apart && (!mine.is_empty() || self.routes.is_empty())).then(|| vec![(scope, notes)])
+            let notes: Vec<_> = unknown.iter().map(|route| self.also_counts(instance, route)).collect();
+            let has_routes = !mine.is_empty() || self.routes.is_empty();
+            let parts = || people.into_iter().map(|scope| (scope, notes.clone())).collect::<Vec<Part>>();
+            (is_same && is_apart && has_routes).then(parts)
         };
         if let Some(parts) = is_global.then(joined).flatten() {
             return parts;
@@ -337,7 +320,7 @@ impl<'n> Gateway<'n> {
                     notes.push(self.also_counts(instance, other));
                 }
             }
-            parts.extend(scope.and(&people).map(|scope| (scope, notes)));
+            parts.extend(people.iter().filter_map(|people| Some((scope.and(people)?, notes.clone()))));
         }
         parts::joined(parts)
     }
@@ -347,41 +330,6 @@ impl<'n> Gateway<'n> {
         let (mine, others): (Vec<_>, Vec<_>) = self.routes.iter().partition(|route| self.runs(place, route));
         let tied = others.into_iter().filter(|other| mine.iter().any(|route| route.ties(other)));
         tied.map(|route| self.name(route.entity)).collect()
-    }
-
-    /// The consumers of an instance, as conditions on headers.
-    fn people(&self, place: usize, route: Option<&Route>) -> Scope {
-        let Some(instance) = self.instances.get(place) else { return Scope::default() };
-        let own = self.named_consumers(place, route);
-        let others = || -> BTreeSet<usize> {
-            let of_plugin = self.instances.iter().filter(|other| other.plugin == instance.plugin);
-            let named = of_plugin.flat_map(|other| self.consumers(other).unwrap_or_default());
-            let is_other = |consumer: &usize| self.winner(instance.plugin, route, Some(*consumer)) != Some(place);
-            named.filter(is_other).collect()
-        };
-        let consumers = own.clone().unwrap_or_else(others);
-        let mut headers = Vec::new();
-        for (header, has_custom_id) in [(CONSUMER, false), (CUSTOM_ID, true)] {
-            let known = consumers.iter().filter_map(|consumer| self.entities.get(*consumer));
-            let known = known.filter(|known| known.has_custom_id == has_custom_id);
-            let tests: Vec<Test> = known.map(|known| Test::is(&*known.name)).collect();
-            // All conditions must hold, and a consumer has one of the headers.
-            if !tests.is_empty() && (own.is_none() || headers.is_empty()) {
-                let condition = if own.is_some() { Condition::of(tests) } else { Condition::except(tests) };
-                headers.push((header.to_owned(), condition));
-            }
-        }
-        Scope { headers, ..Scope::default() }
-    }
-
-    /// The consumers of groups that have a limit of their own in Kong, if no file says who they are.
-    fn unknown_people(&self, instance: &Instance<'_>) -> Vec<String> {
-        let of_plugin = self.enabled.keys().filter(|(plugin, _)| *plugin == instance.plugin);
-        let groups: BTreeSet<usize> = of_plugin.filter_map(|(_, owners)| owners[1]).collect();
-        let unknown =
-            groups.into_iter().filter(|group| instance.owners[0].is_none() && self.members(*group).is_empty());
-        let names = unknown.map(|group| piece(self.name(group)));
-        names.map(|name| instance.origin.note(format!("consumers of group {name} count here, too."))).collect()
     }
 
     fn also_counts(&self, instance: &Instance<'_>, route: &Route) -> String {

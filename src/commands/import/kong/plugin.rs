@@ -142,12 +142,18 @@ pub(super) fn limits(
         BTreeSet::from([RoutesOf::All])
     };
     let mut told = told(gateway, place, instance, settings, &rate);
+    if ["consumer", "credential"].contains(&by) && gateway.has_other_order(instance) {
+        told.push(instance.origin.note("Weir does not read `ordering`: Kong may not know the consumer yet."));
+    }
     let mut limits = Vec::new();
     for service in services {
         let by = if service == RoutesOf::Service(None) { "ip" } else { by };
         let parts = gateway.parts(place, service);
-        if parts.len() > 1 {
-            told.push(instance.origin.note("Kong counts its routes together; here each part has buckets of its own."));
+        // By consumer, those with only a `custom_id` count by themselves anyway.
+        if parts.iter().filter(|(scope, _)| by != "consumer" || !names_custom_ids(scope)).count() > 1 {
+            told.push(
+                instance.origin.note("Kong counts its requests together; here each part has buckets of its own."),
+            );
         }
         for (scope, wider) in parts {
             let wider = [wider, gateway.unknown_people(instance)].concat();
@@ -212,6 +218,11 @@ fn shown(instance: &Instance<'_>) -> String {
     shown.map(|(key, node)| format!("{}={}", key.text, value(node))).collect::<Vec<_>>().join(" ")
 }
 
+/// Returns true if these are the requests of consumers with only a `custom_id`.
+fn names_custom_ids(scope: &Scope) -> bool {
+    scope.headers.iter().any(|(name, condition)| name == CUSTOM_ID && !condition.any.is_empty())
+}
+
 /// The requests that count together. Kong counts a request without a header or consumer by its address.
 fn cases(
     by: &str,
@@ -238,12 +249,16 @@ fn cases(
             vec![(name.clone(), By::FirstHeader(name))]
         }
         "consumer" if instance.owners[0].is_some() => return Ok(vec![(scope.clone(), Vec::new())]),
-        "consumer" | "credential" if !gateway.has_consumers => Vec::new(),
+        "consumer" | "credential" if !gateway.has_consumers || gateway.is_before_authentication(instance) => Vec::new(),
         "credential" => vec![(CREDENTIAL.to_owned(), By::Header(CREDENTIAL.to_owned()))],
+        "consumer" if names_custom_ids(scope) => vec![(CUSTOM_ID.to_owned(), By::Header(CUSTOM_ID.to_owned()))],
         "consumer" => {
             let are_nameless = gateway.entities.iter().any(|entity| entity.has_custom_id);
-            let headers = [Some(CONSUMER), are_nameless.then_some(CUSTOM_ID)].into_iter().flatten();
-            headers.map(|header| (header.to_owned(), By::Header(header.to_owned()))).collect()
+            // These find users who are no consumers of Kong.
+            let is_of_ldap = |node: &&Node| text(node, "name").is_some_and(|name| name.starts_with("ldap-auth"));
+            let has_users = gateway.identifying.iter().any(is_of_ldap);
+            let headers = [Some(CONSUMER), are_nameless.then_some(CUSTOM_ID), has_users.then_some(CREDENTIAL)];
+            headers.into_iter().flatten().map(|header| (header.to_owned(), By::Header(header.to_owned()))).collect()
         }
         _ => return Err(format!("Weir does not know what {} is", piece(by))),
     };
