@@ -204,6 +204,16 @@ const NGINX: &[Beside] = &[
             Each(3, "GET /logins from=127.0.0.4"),
         ],
     ),
+    nginx(
+        "methods-by-regex.conf",
+        &[
+            Each(3, "GET /write"),
+            Each(2, "HEAD /write"),
+            Each(3, "POST /write"),
+            Each(3, "GET /read"),
+            Each(3, "PUT /read"),
+        ],
+    ),
     nginx("patterns.conf", &[Each(3, "GET /"), Each(3, "GET / host=other.example")]),
     nginx(
         "empty.conf",

@@ -1,5 +1,7 @@
 //! A limit as a gateway enforces it. It is written with a test of its behavior there.
 
+use std::collections::BTreeSet;
+
 use super::amount::{Amount, milliseconds};
 use super::document::{Document, Limit, Origin};
 use super::scope::{Sample, Scope};
@@ -111,6 +113,9 @@ impl GatewayLimit {
     /// Adds the limit with more of its keys.
     pub(super) fn write_with(mut self, more: &[(&'static str, String)], document: &mut Document) -> bool {
         self.keep_within_bounds();
+        self.notes.extend(self.forwarded().into_iter().map(|name| {
+            self.origin.note(format!("Weir believes `{name}` only from the proxies in `--trusted-proxies`."))
+        }));
         let except: Vec<String> = self.scope.except.iter().filter_map(Scope::text).collect();
         if except.len() < self.scope.except.len() || !except.iter().all(|conditions| document.can_exempt(conditions)) {
             self.scope.except.clear();
@@ -168,6 +173,18 @@ impl GatewayLimit {
             }
         }
         is_written
+    }
+
+    /// The headers that it reads and that Weir removes, unless a trusted proxy has sent them.
+    fn forwarded(&self) -> BTreeSet<String> {
+        let of_keys = self.by.iter().filter_map(|by| match by {
+            By::Header(name) | By::FirstHeader(name) => Some(name),
+            _ => None,
+        });
+        let all = of_keys.chain(self.scope.headers.iter().map(|(name, _)| name));
+        let is_it =
+            |name: &&String| ["forwarded", "x-real-ip"].contains(&name.as_str()) || name.starts_with("x-forwarded-");
+        all.filter(is_it).cloned().collect()
     }
 
     /// Tells what the rules file cannot say, and takes the nearest that it can.

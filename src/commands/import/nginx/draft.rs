@@ -135,9 +135,15 @@ impl<'d> Draft<'d> {
             )));
         }
         for (variable, what) in NARROWER {
-            if variables.reads(zone.argument(0), variable) {
+            if variables.read(zone.argument(0)).contains(&variable) {
                 notes.push(origin.note(format!("nginx counts each spelling of `${variable}` by itself; here {what}.")));
             }
+        }
+        if self.server.is_some() && !zone.argument(0).contains("$server_name") {
+            notes.push(origin.note(format!(
+                "nginx counts the servers together where {} is not their name; here each has buckets of its own.",
+                piece(zone.argument(0))
+            )));
         }
         let is_split =
             |case: &Case| cases.iter().filter(|other| other.by == case.by && other.text == case.text).count() > 1;

@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use ipnet::IpNet;
-
 use super::super::gateway::By;
 use super::super::path_regex::{escaped, path_regex};
 use super::super::scope::{Condition, Scope, Test};
 use super::super::text::piece;
+use super::geo;
 use super::grammar::Directive;
 
 /// The deepest nesting of maps.
@@ -38,7 +37,7 @@ impl Case {
         Self { scope, by: Vec::new(), text: String::new(), is_shared: false }
     }
 
-    fn text(text: &str) -> Self {
+    pub(super) fn text(text: &str) -> Self {
         Self { text: text.to_owned(), ..Self::of(Some(Scope::default())) }
     }
 
@@ -81,8 +80,8 @@ pub(in super::super) struct Variables<'d> {
 }
 
 impl Variables<'_> {
-    /// Returns true if a key depends on a variable.
-    pub(super) fn reads(&self, key: &str, variable: &str) -> bool {
+    /// The variables that a key depends on.
+    pub(super) fn read<'k>(&'k self, key: &'k str) -> Vec<&'k str> {
         let mut all: Vec<&str> = names(key).collect();
         let mut place = 0;
         while let Some(name) = all.get(place).copied() {
@@ -94,7 +93,7 @@ impl Variables<'_> {
                 }
             }
         }
-        all.contains(&variable)
+        all
     }
 
     /// The cases of a key; the error says which part of it has no equivalent.
@@ -150,7 +149,7 @@ impl Variables<'_> {
 
     fn variable(&self, name: &str, depth: usize) -> Result<Vec<Case>, String> {
         match self.maps.get(name) {
-            Some(directive) if depth < DEEPEST && directive.name == "geo" => geo(directive),
+            Some(directive) if depth < DEEPEST && directive.name == "geo" => geo::cases(directive),
             Some(directive) if depth < DEEPEST => self.map(directive, depth + 1),
             // The same for all requests of a server.
             None if name == "server_name" => Ok(vec![Case::text(self.server.unwrap_or("server"))]),
@@ -186,12 +185,21 @@ impl Variables<'_> {
                     let own = input.and(&Case::of(scope(part, test, before)));
                     add(value, &Case { by: Vec::new(), ..own })
                 };
-                for entry in &exact {
+                let is_method = *part == By::Word("method");
+                for entry in exact.iter().chain(&regexes).filter(|_| is_method) {
+                    for test in methods(&entry.name)? {
+                        if !before.contains(&test) {
+                            own(Some(&test), &[], entry.argument(0))?;
+                            before.push(test);
+                        }
+                    }
+                }
+                for entry in exact.iter().filter(|_| !is_method) {
                     let Some(test) = test(part, &entry.name) else { continue };
                     own(Some(&test), &[], entry.argument(0))?;
                     before.push(test);
                 }
-                for entry in &regexes {
+                for entry in regexes.iter().filter(|_| !is_method) {
                     let Some(test) = test(part, &entry.name) else { continue };
                     own(Some(&test), &before, entry.argument(0))?;
                     before.push(test);
@@ -286,7 +294,6 @@ fn test(part: &By, entry: &str) -> Option<Test> {
         }
         By::Word("path") => Some(Test::Is(escaped(text))),
         By::Word("host") => (!text.contains('*') && !text.is_empty()).then(|| Test::Is(text.to_ascii_lowercase())),
-        By::Word("method") => (!text.is_empty()).then(|| Test::Is(text.to_ascii_uppercase())),
         By::Address(_) => text.parse::<IpAddr>().ok().map(|address| Test::Network(address.into())),
         _ if text.is_empty() => Some(Test::Absent),
         _ if is_header && text.contains(|each: char| each.is_ascii_alphabetic()) => {
@@ -294,6 +301,25 @@ fn test(part: &By, entry: &str) -> Option<Test> {
         }
         _ => Some(Test::Is(text.to_owned())),
     }
+}
+
+/// The methods that an entry of a map takes: a word, or a regular expression of words.
+fn methods(entry: &str) -> Result<Vec<Test>, String> {
+    let words = match entry.strip_prefix('~') {
+        None => vec![plain(entry)],
+        Some(regex) => {
+            let all = regex.trim_start_matches('*').strip_prefix('^').and_then(|regex| regex.strip_suffix('$'));
+            let all = all.map(|all| {
+                let group = all.strip_prefix("(?:").or(all.strip_prefix('('));
+                group.and_then(|all| all.strip_suffix(')')).unwrap_or(all)
+            });
+            all.map(|all| all.split('|').collect()).unwrap_or_default()
+        }
+    };
+    if words.is_empty() || words.iter().any(|word| !word.chars().all(|each| each.is_ascii_alphabetic())) {
+        return Err(format!("{} is no list of methods", piece(entry)));
+    }
+    Ok(words.into_iter().filter(|word| !word.is_empty()).map(|word| Test::Is(word.to_ascii_uppercase())).collect())
 }
 
 /// A header is missing, or empty, which nginx does not tell apart.
@@ -355,46 +381,4 @@ fn scope(part: &By, test: Option<&Test>, before: &[Test]) -> Option<Scope> {
         _ => return None,
     }
     Some(scope)
-}
-
-/// The cases of a `geo`: networks with a value, less those inside them that have another.
-fn geo(geo: &Directive) -> Result<Vec<Case>, String> {
-    let words = ["default", "ranges", "delete", "proxy", "proxy_recursive", "include"];
-    if let Some(word) = geo.block.iter().find(|entry| words[1..].contains(&entry.name.as_str())) {
-        return Err(format!("`{}` in the `geo` of `{}`", word.name, geo.arguments.join(" ")));
-    }
-    if geo.arguments.len() > 1 && geo.argument(0) != "$remote_addr" {
-        return Err(format!("a `geo` of `{}`", geo.argument(0)));
-    }
-    let networks: Vec<(&Directive, IpNet)> =
-        geo.block.iter().filter_map(|entry| Some((entry, network(&entry.name)?))).collect();
-    let default = geo.block.iter().find(|entry| entry.name == "default").map_or("", |entry| entry.argument(0));
-    let test = |network: &IpNet| Test::Network(*network);
-    let mut cases = vec![(default, Condition::except(networks.iter().map(|(_, network)| test(network))))];
-    for (entry, network) in &networks {
-        let inner = networks.iter().filter(|(_, inner)| inner != network && network.contains(inner));
-        let not = inner.map(|(_, inner)| test(inner)).collect();
-        cases.push((entry.argument(0), Condition { any: vec![test(network)], not }));
-    }
-    // Networks with the same value become one case, if none of them has exceptions.
-    let mut joined: Vec<(&str, Condition)> = Vec::new();
-    for (value, condition) in cases {
-        let same = joined
-            .iter_mut()
-            .skip(1)
-            .find(|(other, known)| *other == value && known.not.is_empty() && condition.not.is_empty());
-        match same {
-            Some((_, known)) => known.any.extend(condition.any),
-            None => joined.push((value, condition)),
-        }
-    }
-    let case = |(value, networks): (&str, Condition)| Case {
-        scope: Some(Scope { networks, ..Scope::default() }),
-        ..Case::text(value)
-    };
-    Ok(joined.into_iter().map(case).collect())
-}
-
-fn network(text: &str) -> Option<IpNet> {
-    if let Test::Network(network) = Test::network(text) { Some(network) } else { None }
 }

@@ -23,6 +23,7 @@ impl<'d> Block<'d> {
         let inner = servers.iter().map(|server| {
             let mut taken = server.taken(&servers);
             let block = &server.directive.block;
+            // They hold for the limits of its locations, too.
             taken.notes.extend(leaves(block).map(left));
             let inner = locations(block, &taken, &taken.scope, false);
             Block { directive: Some(server.directive), directives: block, taken, inner }
@@ -59,10 +60,9 @@ impl<'d> Block<'d> {
         self.own(kind.status).chain(self.own(kind.dry_run)).next().is_some()
     }
 
-    /// Notes on directives of a location that take requests out of it before nginx counts them. Those of a server are in its notes.
+    /// Notes on directives that take requests out of a server or a location before nginx counts them.
     pub(super) fn leaves(&self) -> impl Iterator<Item = String> + use<'d> {
-        let is_location = self.directive.is_some_and(|directive| directive.name == "location");
-        is_location.then(|| leaves(self.directives).map(left)).into_iter().flatten()
+        self.directive.map(|_| leaves(self.directives).map(left)).into_iter().flatten()
     }
 
     /// Returns whether it is a named location, which takes no requests by their path.

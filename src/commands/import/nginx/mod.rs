@@ -16,6 +16,7 @@ use super::text::piece;
 use crate::config::{Report, Source};
 
 mod draft;
+mod geo;
 mod grammar;
 pub(super) mod key;
 mod location;
@@ -152,7 +153,7 @@ impl<'d> Collecting<'_, 'd> {
         }
         let mut taken = block.taken.clone();
         if !own.is_empty() {
-            taken.notes.extend(block.leaves());
+            extend(&mut taken.notes, block.leaves());
             self.subtract(&mut taken, block);
         }
         self.add(&own, &taken, &inherited);
@@ -181,7 +182,7 @@ impl<'d> Collecting<'_, 'd> {
     fn counts_servers(&self, limit: &Directive) -> bool {
         let name = value(limit, "zone").unwrap_or_else(|| limit.argument(0));
         let zone = self.zones.iter().find(|zone| is_zone(zone, name));
-        zone.is_some_and(|zone| self.variables.reads(zone.argument(0), "server_name"))
+        zone.is_some_and(|zone| self.variables.read(zone.argument(0)).contains(&"server_name"))
     }
 
     /// Returns true if blocks inside take all requests of a block, and some of them have limits of their own: the others have those of
@@ -293,6 +294,19 @@ fn sweep(directives: &[Directive], document: &mut Document) {
                 let near = near.unwrap_or("nothing in these files uses it where nginx counts.");
                 document.unused(directive.origin.note(format!("{}: {near}", piece(&directive.text()))));
             }
+        }
+        let changes_status =
+            directive.name == "error_page" && directive.arguments.iter().any(|argument| argument.starts_with('='));
+        let is_denial = |argument: &String| ["503", "429"].contains(&argument.as_str());
+        if changes_status && directive.arguments.iter().any(is_denial) {
+            document.unused(directive.origin.note(format!(
+                "{}: nginx answers denied requests by it; Weir with the status in `deny_with`.",
+                piece(&directive.text())
+            )));
+        }
+        if directive.name == "merge_slashes" && directive.argument(0) == "off" {
+            let what = "Weir joins slashes before it looks for limits.";
+            document.unused(directive.origin.note(format!("{}: {what}", piece(&directive.text()))));
         }
         sweep(&directive.block, document);
     }
