@@ -14,6 +14,7 @@ use crate::support::wire::Wire;
 mod apisix;
 mod beside;
 mod corpus;
+mod ingress;
 mod kong;
 mod random;
 mod verdicts;

@@ -1,5 +1,7 @@
 //! Annotations of ingress-nginx that limit requests. The requests of an Ingress have one set of counters, over all its hosts and paths.
 
+use self::controller::{Controller, PROXIES};
+use self::servers::{Servers, is_before, rules};
 use super::document::{Document, Origin};
 use super::gateway::{By, GatewayLimit, Rate};
 use super::nginx::key::Variables;
@@ -11,13 +13,23 @@ use super::tree::{at, items, list_at, text_at};
 use crate::config::foreign::{self, Findings, Node, ReadResult};
 use crate::config::{Place, Report, Source};
 
+mod controller;
+mod servers;
+
 const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 
 /// The default of `limit-burst-multiplier`.
 const MULTIPLIER: u64 = 5;
 
-/// Other annotations about limits, with the nearest equivalent.
-const NEAR: [(&str, &str); 9] = [
+/// Other settings about limits, with the nearest equivalent.
+const NEAR: [(&str, &str); 13] = [
+    ("use-forwarded-headers", PROXIES),
+    ("enable-real-ip", PROXIES),
+    ("proxy-real-ip-cidr", PROXIES),
+    (
+        "use-proxy-protocol",
+        "give Weir the networks of the load balancers in `--proxy-protocol-from`, or if it stands behind ingress-nginx, those of its pods in `--trusted-proxies`.",
+    ),
     ("global-rate-limit-memcached-port", "Weir counts in memory or in Redis, by `--store`."),
     ("limit-whitelist", "`limit-allowlist` comes first."),
     ("limit-rate", "the speed of a response has no equivalent."),
@@ -46,16 +58,6 @@ struct Ingress<'n> {
     is_canary: bool,
 }
 
-/// The `ConfigMap` of the controller.
-#[derive(Default)]
-struct Controller {
-    request_status: Option<u64>,
-    connection_status: Option<u64>,
-    global_status: Option<u64>,
-    /// `None` without a `ConfigMap` among the files.
-    has_memcached: Option<bool>,
-}
-
 /// Adds the limits of the files to the document.
 pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
     let mut report = Report::default();
@@ -68,46 +70,21 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
     }
     document.head(
         "ingress-nginx answers denied requests with 503, unless its ConfigMap has a status; Weir answers 429 with `Retry-After`. ingress-nginx counts \
-         in each pod of the controller, Weir in all gateways together if they share a Redis.",
+         in each pod of the controller, Weir in all gateways together if they share a Redis. Paths are equal here with and without a slash at their end.",
     );
     let objects: Vec<(&Source, &Node)> =
         nodes.iter().flat_map(|(source, node)| items(node).into_iter().map(|node| (*source, node))).collect();
-    let mut controller = Controller::default();
-    for (source, node) in objects.iter().filter(|(_, node)| text_at(node, &["kind"]) == Some("ConfigMap")) {
-        if let Some(data) = at(node, &["data"]) {
-            let name = text_at(node, &["metadata", "name"]).unwrap_or_default();
-            let data = Settings::about(&source.name, data, is_about_limits);
-            if !is_of_controller(name) {
-                let why = format!("{} is not taken for the ConfigMap of ingress-nginx, by its name.", piece(name));
-                let near: Vec<(String, &str)> = data.names().map(|name| (name, why.as_str())).collect();
-                let near: Vec<(&str, &str)> = near.iter().map(|(name, why)| (name.as_str(), *why)).collect();
-                data.finish(false, &near, document);
-                continue;
-            }
-            controller.request_status = data.number("limit-req-status-code").or(controller.request_status);
-            controller.connection_status = data.number("limit-conn-status-code").or(controller.connection_status);
-            controller.global_status = data.number("global-rate-limit-status-code").or(controller.global_status);
-            let has_memcached = data.text("global-rate-limit-memcached-host").is_some_and(|host| !host.is_empty());
-            controller.has_memcached = Some(has_memcached || controller.has_memcached == Some(true));
-            data.finish(true, &NEAR, document);
-        }
-    }
+    let controller = Controller::read(&objects, document);
     let ingresses: Vec<Ingress<'_>> = objects.iter().filter_map(|(source, node)| Ingress::new(source, node)).collect();
-    let regex_hosts: Vec<Condition> =
-        ingresses.iter().filter(|ingress| ingress.has_regexes()).flat_map(Ingress::hosts).collect();
+    let servers = Servers::of(&ingresses, document);
     let mut ingresses = ingresses;
     for ingress in &mut ingresses {
-        ingress.routes = ingress.routes(&regex_hosts);
+        ingress.routes = ingress.routes(&servers);
     }
     for ingress in &ingresses {
         ingress.write(&ingresses, &controller, document);
     }
     report
-}
-
-/// The usual names of the controller's `ConfigMap`: `ingress-nginx-controller`, `nginx-configuration`, with a release's name before.
-fn is_of_controller(name: &str) -> bool {
-    name.contains("nginx") && (name.contains("controller") || name.contains("config"))
 }
 
 /// The documents of a file, unless it is a template.
@@ -150,28 +127,38 @@ impl<'n> Ingress<'n> {
         class.filter(|class| !class.contains("nginx") || class.contains("nginx.org") || class.contains("plus"))
     }
 
-    fn has_regexes(&self) -> bool {
-        self.annotation("use-regex") == Some("true") || self.annotation("rewrite-target").is_some()
+    /// Returns whether its requests end in servers of ingress-nginx by its own annotations.
+    fn is_served(&self) -> bool {
+        !self.is_canary && self.other_class().is_none()
     }
 
-    fn hosts(&self) -> Vec<Condition> {
-        list_at(self.node, &["spec", "rules"]).iter().map(|rule| self.host(rule)).collect()
+    /// The time of its creation, which sorts as text; empty if the file does not say it.
+    fn created(&self) -> &'n str {
+        text_at(self.node, &["metadata", "creationTimestamp"]).unwrap_or_default()
     }
 
-    fn host(&self, rule: &Node) -> Condition {
-        let host = text_at(rule, &["host"]).filter(|host| !host.is_empty());
-        let aliases = self.annotation("server-alias").filter(|_| host.is_some()).unwrap_or_default();
-        let aliases = aliases.split([',', ' ']).filter(|alias| !alias.is_empty() && !alias.starts_with('~'));
-        Condition::of(host.into_iter().chain(aliases).map(Test::is))
+    /// Returns whether nginx needs regular expressions for this rule. A target that is the path itself needs none.
+    fn has_regexes(&self, rule: &Node) -> bool {
+        let target = self.annotation("rewrite-target").filter(|target| !target.is_empty());
+        let other_path = |target: &str| {
+            let paths = list_at(rule, &["http", "paths"]);
+            paths.is_empty() && target != "/"
+                || paths.iter().any(|path| text_at(path, &["path"]).unwrap_or("/") != target)
+        };
+        self.annotation("use-regex") == Some("true") || target.is_some_and(other_path)
+    }
+
+    fn aliases(&self) -> impl Iterator<Item = &'n str> + use<'n> {
+        let aliases = self.annotation("server-alias").unwrap_or_default();
+        aliases.split([',', ' ']).filter(|alias| !alias.is_empty())
     }
 
     /// Hosts and paths, each as nginx gets them. One object with regular expressions makes those of all paths of a host.
-    fn routes(&self, regex_hosts: &[Condition]) -> Vec<Scope> {
+    fn routes(&self, servers: &Servers) -> Vec<Scope> {
         let mut routes = Vec::new();
-        let (rules, has_default) =
-            (list_at(self.node, &["spec", "rules"]), at(self.node, &["spec", "defaultBackend"]).is_some());
-        for rule in rules {
-            let hosts = self.host(rule);
+        let has_default = at(self.node, &["spec", "defaultBackend"]).is_some();
+        for (host, rule) in rules(self) {
+            let hosts = servers.names(host);
             let paths = list_at(rule, &["http", "paths"]);
             // The other paths of the host, which go to the default backend, have the annotations too.
             let is_root = |path: &Node| text_at(path, &["path"]).is_none_or(|path| path == "/");
@@ -181,7 +168,7 @@ impl<'n> Ingress<'n> {
             for path in paths {
                 let text_of = text_at(path, &["path"]).unwrap_or("/");
                 let test = match text_at(path, &["pathType"]) {
-                    _ if regex_hosts.contains(&hosts) => Some(path_regex(&format!("^{text_of}"), "(?i)")),
+                    _ if servers.has_regexes(host) => Some(path_regex(&format!("^{text_of}"), "(?i)")),
                     Some("Exact") => Some(Test::is(text_of)),
                     _ if text_of == "/" => None,
                     Some("Prefix") => Some(Test::Is(format!("{}/**", text_of.trim_end_matches('/')))),
@@ -190,36 +177,52 @@ impl<'n> Ingress<'n> {
                 routes.push(Scope { hosts: hosts.clone(), paths: Condition::of(test), ..Scope::default() });
             }
         }
-        if rules.is_empty() && has_default {
+        if rules(self).next().is_none() && has_default {
             routes.push(Scope::default());
         }
         routes
     }
 
-    /// The requests of the Ingress, less those that longer paths of others take; joined as far as `match` can.
-    fn scopes(&self, all: &[Self]) -> (Vec<Scope>, bool) {
-        let others: Vec<&Scope> = all
-            .iter()
-            .filter(|other| !std::ptr::eq(*other, self) && !other.is_canary && other.other_class().is_none())
-            .flat_map(|other| &other.routes)
-            .collect();
-        let named: Vec<Test> = others.iter().flat_map(|other| &other.hosts.any).cloned().collect();
+    /// The requests of the Ingress, less those that longer paths of others take; joined as far as `match` can. With them, why they are
+    /// more than those of ingress-nginx.
+    fn scopes(&self, all: &[Self]) -> (Vec<Scope>, Vec<String>) {
+        let others = || all.iter().filter(|other| !std::ptr::eq(*other, self) && other.is_served());
+        let routes: Vec<&Scope> = others().flat_map(|other| &other.routes).collect();
+        let named: Vec<Test> = routes.iter().flat_map(|other| &other.hosts.any).cloned().collect();
         let mut scopes: Vec<Scope> = Vec::new();
-        let mut is_exact = true;
+        let mut wider: Vec<String> = Vec::new();
         for route in &self.routes {
+            // The older one has the path.
+            if let Some(other) = others().find(|other| other.routes.contains(route)) {
+                let (own_time, time) = (self.created(), other.created());
+                if own_time.is_empty() || time.is_empty() || time <= own_time {
+                    let what = "has the same host and path, and ingress-nginx takes the older one's annotations.";
+                    wider.push(format!("the Ingress {} {what}", piece(&other.name)));
+                }
+            }
+            let is_deeper = |name: &Test| matches!(name, Test::Is(name) if name.starts_with("*."));
+            if route.hosts.any.iter().any(is_deeper) && routes.iter().any(|other| other.hosts.is_open()) {
+                wider.push("ingress-nginx sends hosts with more labels to an Ingress without a host.".to_owned());
+            }
             let mut scope = route.clone();
             // nginx looks for an exact name first, then for the longest with a wildcard, then for any host.
             let is_longer = |name: &&Test| route.hosts.any.iter().all(|own| own != *name && name.is_within(own));
             scope.hosts.exclude(&named.iter().filter(is_longer).cloned().collect::<Vec<_>>());
             let before =
-                others.iter().filter(|other| other.hosts == route.hosts && is_before(&other.paths, &route.paths));
-            is_exact &= scope.subtract_all(before.copied());
+                routes.iter().filter(|other| other.hosts == route.hosts && is_before(&other.paths, &route.paths));
+            if !scope.subtract_all(before.copied()) {
+                wider.push(
+                    "paths of other Ingresses take some of these requests, which `match` cannot except.".to_owned(),
+                );
+            }
             match scopes.iter_mut().find_map(|known| Some((known.or(&scope)?, known))) {
                 Some((joined, known)) => *known = joined,
                 None => scopes.push(scope),
             }
         }
-        (scopes, is_exact)
+        wider.sort();
+        wider.dedup();
+        (scopes, wider)
     }
 
     /// Why its annotations limit nothing.
@@ -254,7 +257,7 @@ impl<'n> Ingress<'n> {
         let off = GLOBAL.into_iter().filter(|_| is_off).map(|name| (name, off));
         let near: Vec<(&str, &str)> =
             off.chain(NEAR).chain(others.iter().map(|(name, why)| (name.as_str(), *why))).collect();
-        let (scopes, is_exact) = self.scopes(all);
+        let (scopes, wider) = self.scopes(all);
         let allowed = ["nginx.ingress.kubernetes.io/limit-allowlist", "nginx.ingress.kubernetes.io/limit-whitelist"];
         let allowed = allowed.into_iter().find_map(|name| settings.text(name)).unwrap_or_default();
         let multiplier = settings.number("nginx.ingress.kubernetes.io/limit-burst-multiplier").unwrap_or(MULTIPLIER);
@@ -288,12 +291,12 @@ impl<'n> Ingress<'n> {
                         status,
                         allowed,
                         scopes.len() > 1,
-                        is_exact,
+                        &wider,
                     )
                     .write(document);
             }
         }
-        self.global(&settings, &scopes, controller, document);
+        self.global(&settings, (&scopes, &wider), controller, document);
         settings.finish(is_written, &near, document);
     }
 
@@ -309,17 +312,11 @@ impl<'n> Ingress<'n> {
         status: Option<u64>,
         spared: &str,
         is_split: bool,
-        is_exact: bool,
+        wider: &[String],
     ) -> GatewayLimit {
         let mut notes = Vec::new();
         if is_split {
             notes.push(origin.note("ingress-nginx counts all hosts and paths of the Ingress together; here each of these limits has buckets of its own."));
-        }
-        let mut wider = Vec::new();
-        if !is_exact {
-            wider.push(
-                origin.note("paths of other Ingresses take some of these requests, which `match` cannot except."),
-            );
         }
         let mut scope = scope.clone();
         let networks = spared.split(',').map(str::trim).filter(|network| !network.is_empty());
@@ -330,7 +327,7 @@ impl<'n> Ingress<'n> {
             origin: origin.clone(),
             source: source.to_owned(),
             notes,
-            wider,
+            wider: wider.iter().map(|what| origin.note(what)).collect(),
             scope,
             by,
             missing: None,
@@ -341,7 +338,13 @@ impl<'n> Ingress<'n> {
     }
 
     /// The limit that all pods count in memcached.
-    fn global(&self, settings: &Settings<'_>, scopes: &[Scope], controller: &Controller, document: &mut Document) {
+    fn global(
+        &self,
+        settings: &Settings<'_>,
+        (scopes, wider): (&[Scope], &[String]),
+        controller: &Controller,
+        document: &mut Document,
+    ) {
         let count = settings.number("nginx.ingress.kubernetes.io/global-rate-limit").filter(|count| *count > 0);
         let window = settings.text("nginx.ingress.kubernetes.io/global-rate-limit-window");
         let key = settings.text("nginx.ingress.kubernetes.io/global-rate-limit-key").unwrap_or("$remote_addr");
@@ -372,20 +375,10 @@ impl<'n> Ingress<'n> {
                 controller.global_status,
                 spared,
                 scopes.len() > 1,
-                true,
+                wider,
             );
             limit.missing = case.is_shared.then_some("shared");
             limit.write(document);
         }
     }
-}
-
-/// Returns true if nginx looks at the first path before the second: exact ones, then longer ones.
-fn is_before(first: &Condition, second: &Condition) -> bool {
-    let rank = |condition: &Condition| match condition.any.first() {
-        Some(Test::Is(text)) if !text.ends_with("**") => (1, text.len()),
-        Some(Test::Is(text) | Test::Prefix(text) | Test::Regex(text)) => (0, text.trim_end_matches("/**").len()),
-        _ => (0, 0),
-    };
-    rank(first) > rank(second)
 }
