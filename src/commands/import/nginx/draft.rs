@@ -145,8 +145,12 @@ impl<'d> Draft<'d> {
                 piece(zone.argument(0))
             )));
         }
-        let is_split =
-            |case: &Case| cases.iter().filter(|other| other.by == case.by && other.text == case.text).count() > 1;
+        // Without a header, the key of a case may be that of another.
+        let meets = |case: &Case, other: &Case| {
+            case.text == other.text
+                && (case.by == other.by || other.is_shared && case.by.iter().all(|part| other.by.contains(part)))
+        };
+        let is_split = |case: &Case| cases.iter().filter(|other| meets(case, other)).count() > 1;
         if cases.iter().any(is_split) {
             notes.push(origin.note(format!(
                 "nginx counts the cases of {} together; here each has buckets of its own.",
