@@ -136,8 +136,11 @@ impl<'n> Gateway<'n> {
     fn index(&mut self) {
         for (place, owner) in self.owners.iter().enumerate() {
             if owner.kind == "routes" && text(owner.node, "status") != Some("0") {
-                let service = self.service(owner).and_then(|service| self.owners.get(service));
-                self.routes.extend(Route::read(place, owner.node, service.map(|service| service.node)));
+                let config = self.named("plugin_configs", text(owner.node, "plugin_config_id"));
+                let service = owner.outer.or_else(|| self.named("services", text(owner.node, "service_id")));
+                let owners: Vec<usize> = [Some(place), config, service].into_iter().flatten().collect();
+                let service = service.and_then(|service| self.owners.get(service));
+                self.routes.extend(Route::read(place, &owners, owner.node, service.map(|service| service.node)));
             }
             let Some(Value::Map(plugins)) = owner.plugins().map(|plugins| &plugins.value) else { continue };
             for (key, node) in plugins.iter().filter(|(key, _)| plugin::is_limit(&key.text)) {
@@ -152,20 +155,10 @@ impl<'n> Gateway<'n> {
         self.owners.iter().position(|owner| owner.kind == kind && id.is_some() && text(owner.node, "id") == id)
     }
 
-    fn service(&self, route: &Owner<'_>) -> Option<usize> {
-        route.outer.or_else(|| self.named("services", text(route.node, "service_id")))
-    }
-
-    /// The owners of a route's plugins: its own go first.
-    fn owners_of(&self, route: &Route) -> [Option<usize>; 3] {
-        let Some(owner) = self.owners.get(route.owner) else { return [None; 3] };
-        [Some(route.owner), self.named("plugin_configs", text(owner.node, "plugin_config_id")), self.service(owner)]
-    }
-
     /// Returns true if the instance, or one of its group, runs for a route, unless a consumer has one.
     fn runs(&self, instance: &Instance<'_>, route: &Route) -> bool {
         let of = |owner| self.instances.iter().find(|own| own.owner == owner && own.plugin == instance.plugin);
-        let winner = self.owners_of(route).into_iter().flatten().find_map(of);
+        let winner = route.owners.iter().copied().find_map(of);
         winner.is_some_and(|winner| winner.owner == instance.owner || instance.shares(winner))
     }
 
@@ -175,12 +168,13 @@ impl<'n> Gateway<'n> {
             let real_ip = owner.plugins().and_then(|plugins| member(plugins, "real-ip"));
             real_ip.is_some_and(|node| !plugin::is_disabled(node))
         };
-        let mut with = self.owners.iter().enumerate().filter(|(_, owner)| has(owner));
+        let with = self.owners.iter().enumerate().filter(|(_, owner)| has(owner));
+        let with: BTreeSet<usize> = with.map(|(place, _)| place).collect();
         let is_of_routes = self.owners.get(instance.owner).is_some_and(Owner::is_of_routes);
-        with.any(|(place, owner)| {
-            let is_of = |route: &Route| self.owners_of(route).contains(&Some(place)) && self.runs(instance, route);
-            owner.kind == "global_rules" || !is_of_routes || self.routes.iter().any(is_of)
-        })
+        let is_global = |place: &usize| self.owners.get(*place).is_some_and(|owner| owner.kind == "global_rules");
+        let is_of = |route: &Route| route.owners.iter().any(|owner| with.contains(owner));
+        with.iter().any(|place| !is_of_routes || is_global(place))
+            || self.routes.iter().any(|route| is_of(route) && self.runs(instance, route))
     }
 
     fn is_of_consumer(&self, instance: &Instance<'_>) -> bool {

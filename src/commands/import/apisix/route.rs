@@ -11,6 +11,8 @@ use crate::config::foreign::{Node, Value};
 /// A path of a route on one of its hosts: APISIX asks the routes of each host by themselves.
 pub(super) struct Route {
     pub(super) owner: usize,
+    /// The owners of its plugins: itself, its plugin config and its service.
+    pub(super) owners: Vec<usize>,
     pub(super) scope: Scope,
     /// Why `match` cannot say which requests it takes.
     pub(super) unknown: Option<String>,
@@ -20,7 +22,7 @@ pub(super) struct Route {
 }
 
 impl Route {
-    pub(super) fn read(owner: usize, node: &Node, service: Option<&Node>) -> Vec<Self> {
+    pub(super) fn read(owner: usize, owners: &[usize], node: &Node, service: Option<&Node>) -> Vec<Self> {
         let hosts = Some(texts(node, "host", "hosts")).filter(|hosts| !hosts.is_empty());
         let hosts = hosts.or_else(|| service.map(|service| texts(service, "host", "hosts"))).unwrap_or_default();
         let mut outer = Scope {
@@ -49,6 +51,7 @@ impl Route {
             };
             Self {
                 owner,
+                owners: owners.to_vec(),
                 scope: Scope { hosts: Condition::of(host.map(Test::is)), paths: Condition::of(test), ..outer.clone() },
                 unknown: unknown.clone().or(odd),
                 rank: (
