@@ -18,6 +18,7 @@ mod limitd;
 mod nginx;
 mod parts;
 mod path_regex;
+mod regex_text;
 mod scope;
 mod settings;
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
+use super::regex_text::{Part, characters};
 use super::scope::Test;
 
 /// Its last slash, if what follows may be nothing.
@@ -33,26 +34,10 @@ fn for_both(regex: &str) -> Option<String> {
 
 /// Its alternatives outside of groups.
 fn alternatives(regex: &str) -> Vec<&str> {
-    let (mut all, mut start, mut depth) = (Vec::new(), 0, 0_usize);
-    let (mut is_in_class, mut is_literal) = (false, false);
-    for (place, character) in regex.char_indices() {
-        match character {
-            _ if is_literal => {}
-            '[' => is_in_class = true,
-            ']' => is_in_class = false,
-            _ if is_in_class => {}
-            '(' => depth += 1,
-            ')' => depth = depth.saturating_sub(1),
-            '|' if depth == 0 => {
-                all.extend(regex.get(start..place));
-                start = place + 1;
-            }
-            _ => {}
-        }
-        is_literal = character == '\\' && !is_literal;
-    }
-    all.extend(regex.get(start..));
-    all
+    let bars = characters(regex).filter(|(_, character, part)| *character == '|' && *part == Part::Outside(0));
+    let ends = bars.map(|(place, ..)| place).chain([regex.len()]);
+    let mut start = 0;
+    ends.filter_map(|end| regex.get(std::mem::replace(&mut start, end + 1)..end)).collect()
 }
 
 fn without_slash(regex: &str) -> Option<String> {
@@ -74,19 +59,12 @@ fn without_slash(regex: &str) -> Option<String> {
 /// Writes blanks and letters beyond ASCII as Weir's paths have them. In a class they stay as they are, and never match.
 fn escaped_letters(regex: &str) -> String {
     let mut text = String::new();
-    let (mut is_in_class, mut is_literal) = (false, false);
-    for character in regex.chars() {
-        match character {
-            '[' if !is_literal => is_in_class = true,
-            ']' if !is_literal => is_in_class = false,
-            _ => {}
-        }
-        if !is_in_class && (character == ' ' || !character.is_ascii()) {
+    for (_, character, part) in characters(regex) {
+        if part != Part::Class && (character == ' ' || !character.is_ascii()) {
             let _ = write!(text, "(?:{})", escaped(character.encode_utf8(&mut [0; 4])));
         } else {
             text.push(character);
         }
-        is_literal = character == '\\' && !is_literal;
     }
     text
 }

@@ -2,6 +2,7 @@
 
 use super::super::gateway::By;
 use super::super::path_regex::{has_equivalent, path_regex};
+use super::super::regex_text::{Part, characters};
 use super::super::scope::{Condition, Scope, Test};
 use super::super::text::piece;
 use super::fetch::Fetch;
@@ -266,25 +267,16 @@ fn in_list(regex: &str, begin: &str, end: &str) -> Option<String> {
 /// A regular expression whose dots and negated classes take no comma.
 fn without_commas(regex: &str) -> String {
     let mut text = String::new();
-    let (mut is_in_class, mut is_literal) = (false, false);
-    let mut characters = regex.chars().peekable();
-    while let Some(character) = characters.next() {
+    let mut before = (' ', Part::Literal);
+    for (_, character, part) in characters(regex) {
+        let is_outside = matches!(part, Part::Outside(_));
+        let is_negation = character == '^' && part == Part::Class && before.0 == '[' && before.1 != Part::Class;
         match character {
-            _ if is_literal => text.push(character),
-            '.' if !is_in_class => text.push_str("[^,]"),
-            '[' if !is_in_class => {
-                is_in_class = true;
-                text.push('[');
-                if characters.next_if_eq(&'^').is_some() {
-                    text.push_str("^,");
-                }
-            }
-            _ => {
-                is_in_class &= character != ']';
-                text.push(character);
-            }
+            '.' if is_outside => text.push_str("[^,]"),
+            _ if is_negation => text.push_str("^,"),
+            _ => text.push(character),
         }
-        is_literal = character == '\\' && !is_literal;
+        before = (character, part);
     }
     text
 }

@@ -32,7 +32,7 @@ struct Route<'o> {
     /// If its rule cannot be read, all requests that it may take.
     scopes: Vec<Scope>,
     unreadable: Option<String>,
-    /// Where the scopes cover more than the rule.
+    /// Notes on requests that the scopes cover and the rule does not.
     broader: Vec<String>,
     priority: u64,
 }
