@@ -134,21 +134,25 @@ local function find(key, charge)
   if found.instant < over then
     found.activations, found.month_end = tonumber(activations), over
   end
-  local is_plain = ending == 0 and found.activations == 0
+  local own, own_end = found.activations, found.month_end
   if charge.parameters.quota then
     local quota = quota_of(key, charge.parameters.quota)
     if quota.failure then
       return nil, quota.failure
     end
     local counts = found.instant < quota.asked_end
-    found.quota, found.own, found.own_end = quota, found.activations, found.month_end
+    found.quota, found.own, found.own_end = quota, own, own_end
     found.activations, found.month_end = counts and quota.asked or 0, counts and quota.asked_end or 0
   end
   if ending > found.instant then
     found.by, found.ending, found.level = raised, ending, level_at(bucket, raised, now, key)
   elseif ending == 0 then
-    if is_plain and bucket.written.numbers ~= base.numbers then
+    if bucket.written.numbers ~= base.numbers then
       found.full_in = rare().full_in(bucket, charge.from)
+    end
+    -- Activations keep it until the month is over.
+    if found.full_in and own > 0 then
+      found.full_in = max(found.full_in, own_end - found.instant)
     end
     if found.full_in and found.full_in <= 0 then
       found.full_in, found.level = nil, 0

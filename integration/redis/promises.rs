@@ -301,6 +301,16 @@ fn play(trace: &Trace, worlds: &[World]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// The activation of the month is spent, a call brings numbers of its own, and the month ends before the next call fits.
+fn when_a_month_ends() -> Trace {
+    let step = |wait, cost, call| Step { wait, change: None, cost, call };
+    let elevated = "elevated: { count: 7, period: 1s, for: 1s, activations_per_month: 1 }";
+    Trace {
+        limits: vec![format!("count: 1, period: 1s, {elevated}")],
+        steps: vec![step(0, 1, None), step(0, 1, None), step(SECOND, 4, Some((4, 1, 1))), step(0, 4, Some((4, 1, 60)))],
+    }
+}
+
 #[test]
 fn who_waits_as_told_passes_and_who_waits_a_microsecond_less_does_not() {
     let server = RedisServer::plain();
@@ -314,6 +324,7 @@ fn who_waits_as_told_passes_and_who_waits_a_microsecond_less_does_not() {
         max_shrink_iters: 500,
         ..Config::default()
     };
+    play(&when_a_month_ends(), &worlds).unwrap();
     TestRunner::new(config).run(&traces(), |trace| play(&trace, &worlds)).unwrap();
     for world in &worlds {
         let (kept, never) = (world.kept.get(), world.never.get());

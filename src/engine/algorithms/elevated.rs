@@ -39,11 +39,11 @@ impl ElevatedLevel {
         Self { level, until: Micros(0), activations: Activations::default(), ends: level.full_at() }
     }
 
-    /// See [`Level::forgotten_at`]. A bucket with activations is kept for these.
+    /// See [`Level::forgotten_at`]. A bucket with activations is kept for these until the month is over.
     fn forgotten_at(&self, charge: &Charge, now: Micros, effective_from: Micros) -> Option<Micros> {
-        let counted = self.activations.at(self.level.since.max(now)).count;
-        let is_plain = self.until == Micros(0) && counted == 0;
-        self.level.forgotten_at(&charge.numbers, effective_from).filter(|_| is_plain)
+        let counted = self.activations.at(self.level.since.max(now));
+        let at = self.level.forgotten_at(&charge.numbers, effective_from).filter(|_| self.until == Micros(0))?;
+        Some(if counted.count > 0 { at.max(counted.month_end) } else { at })
     }
 
     /// Sets the date to `now` if it is too far ahead. The month and its activations stay.
@@ -91,7 +91,8 @@ pub(super) fn decide(
         if spends && charge.cost > 0 && is_short {
             let instant = bucket.instant.after(wait);
             let shared = bucket.shared.map(|shared| shared.at(instant));
-            let full = ElevatedBucket { instant, used: 0, shared, ..bucket };
+            let full =
+                ElevatedBucket { instant, used: 0, activations: bucket.activations.at(instant), shared, ..bucket };
             let wait = full.until_activation(0).map(|renewed| wait.after(renewed));
             decision.retry_after = [decision.retry_after, wait].into_iter().flatten().min();
         }
